@@ -1,0 +1,1 @@
+"""What the library does, shown on a handful of numbers: ``python -m simplexcal.demo``."""
