@@ -30,7 +30,8 @@ format: setup ## rewrite in the project's style
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: setup ## the claims about speed and memory, measured here
+bench: setup ## the claims about accuracy, speed and memory, measured here
+	$(BIN)/python benchmarks/concrete_accuracy.py
 	$(BIN)/python benchmarks/concrete_mean.py
 	$(BIN)/python benchmarks/concrete_memory.py
 

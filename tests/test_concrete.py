@@ -38,7 +38,7 @@ def temperatures() -> Any:
 
 @pytest.mark.parametrize(
     ("dtype", "mean", "expected_entropy", "entropy"),
-    [(torch.float64, 1e-12, 1e-9, 1e-10), (torch.float32, 1e-6, 5e-6, 1e-5)],
+    [(torch.float64, 1e-12, 1e-9, 1e-10), (torch.float32, 1e-6, 5e-6, 2e-6)],
 )
 def test_moments_equal_the_golden_values(
     golden: list[dict[str, Any]], dtype: torch.dtype, mean: float, expected_entropy: float, entropy: float
@@ -48,7 +48,7 @@ def test_moments_equal_the_golden_values(
         m = Concrete(logits, torch.tensor(case["temperature"], dtype=DOUBLE).to(dtype)).moments()
         torch.testing.assert_close(m.mean.double(), torch.tensor(case["mean"], dtype=DOUBLE), rtol=0, atol=mean)
         assert m.expected_entropy.item() == pytest.approx(case["expected_entropy"], rel=0, abs=expected_entropy)
-        assert m.entropy.item() == pytest.approx(case["entropy"], rel=entropy)
+        assert m.entropy.item() == pytest.approx(case["entropy"], rel=entropy, abs=entropy)
 
 
 @pytest.mark.parametrize("gap", [0.0, 0.7, 5.0, 20.0])

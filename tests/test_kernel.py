@@ -3,7 +3,7 @@ import pytest
 import torch
 from numpy.polynomial.chebyshev import chebvander
 
-from simplexcal import _kernel, _noise
+from simplexcal import Concrete, _kernel, _noise
 from simplexcal._kernel import RESOLUTIONS, Kernel, kernel_for
 
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-11}
@@ -44,3 +44,17 @@ def test_a_kernel_first_made_in_inference_mode_serves_training_too() -> None:
     with torch.inference_mode():
         kernel_for(torch.zeros(1, 10))
     assert not small_kernel(torch.float32).nodes.is_inference()
+
+
+def test_a_float32_lattice_as_mps_needs_it_is_still_accurate(
+    monkeypatch: pytest.MonkeyPatch, generator: torch.Generator
+) -> None:
+    assert _kernel._lattice_dtype(torch.device("mps")) == torch.float32
+    logits, temperature = 3 * torch.randn(200, 10, generator=generator), torch.logspace(-3, 3, 200)
+    exact = Concrete(logits.double(), temperature.double()).mean
+    monkeypatch.setattr(_kernel, "_lattice_dtype", lambda _: torch.float32)
+    _kernel._kernel.cache_clear()
+    try:
+        torch.testing.assert_close(Concrete(logits, temperature).mean.double(), exact, rtol=0, atol=1e-5)
+    finally:
+        _kernel._kernel.cache_clear()

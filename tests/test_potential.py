@@ -59,7 +59,15 @@ def test_chunks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch, genera
     temperature = 3 * torch.rand(50, generator=generator) + 0.1
     whole = _potential.potential(logits, temperature)
     monkeypatch.setitem(_potential.CHUNK, "cpu", 3000)
-    for a, b in zip(whole, _potential.potential(logits, temperature), strict=True):
+    calls = []
+
+    def counted(g: torch.Tensor, t: torch.Tensor) -> _potential.Potential:
+        calls.append(len(g))
+        return _potential.potential(g, t)
+
+    parts = _potential.in_chunks(counted, logits, temperature)
+    assert len(calls) > 10
+    for a, b in zip(whole, parts, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=2e-7)
 
 

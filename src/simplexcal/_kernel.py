@@ -80,10 +80,15 @@ def _kernel(r: Resolution, n_nodes: int, device: torch.device) -> Kernel:
     series = _noise.coefficients(psi.reshape(len(psi), -1))[: r.terms].reshape(-1, n_nodes)
     derivative = 2 / LAST_RATIO * np.pad(chebder(np.eye(r.terms)), ((0, 1), (0, 0)))
     arrays = (np.heaviside(nodes, 0.5), phi, (phi + _derivative(phi)).T, series, derivative)
-    dtype = torch.float32 if device.type == "mps" else torch.float64  # MPS has no float64
+    dtype = _lattice_dtype(device)
     with torch.inference_mode(False):  # the cached tensors must serve training too
         tensors = [torch.from_numpy(np.ascontiguousarray(x)).to(dtype).to(device) for x in arrays]
     return Kernel(r, r.stride * SPACING, *tensors)
+
+
+def _lattice_dtype(device: torch.device) -> torch.dtype:
+    """Return float64, out of reach of autocast and TF32; MPS has none."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def _factors(r: Resolution, nodes: Array) -> tuple[Array, Array]:

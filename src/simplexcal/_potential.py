@@ -13,6 +13,7 @@ and all work on the lattice are float64 whatever the logits are, so that neither
 
 import math
 from collections.abc import Callable
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -47,7 +48,7 @@ class Integrand(NamedTuple):
     sums: Tensor  # (N, R)        Σ_i e^a_i φ_r(a_i)
     series: Tensor  # (N, T)      T_t(ρ), the Chebyshev polynomials
     cdf: Tensor  # (N, Q)         Φ(z)
-    adjoint: Tensor  # (N, T, R)  ∫ Φ(z) ∂S(z)/∂(series ⊗ sums) dz
+    adjoint: Tensor  # (N, T, R)  Σ_q Φ(z_q) ∂S(z_q)/∂(series ⊗ sums)
 
 
 def scale(temperature: Tensor) -> Tensor:
@@ -65,31 +66,30 @@ def gaps(logits: Tensor, temperature: Tensor) -> Tensor:
     return (logits - logits.amax(-1, keepdim=True)) / scale(temperature).unsqueeze(-1)
 
 
+def in_chunks(
+    function: Callable[[Tensor, Tensor], tuple[Tensor, ...]], logits: Tensor, temperature: Tensor
+) -> tuple[Tensor, ...]:
+    """Apply ``function`` to as many rows at a time as memory likes, and join the results."""
+    kernel = kernel_for(logits)
+    n_numbers = 2 * len(kernel.nodes) + kernel.resolution.order * logits.shape[-1]
+    size = max(1, CHUNK.get(logits.device.type, CHUNK["cpu"]) // n_numbers)
+    parts = [function(g, t) for g, t in zip(logits.split(size), temperature.split(size), strict=True)]
+    return tuple(torch.cat(column) for column in zip(*parts, strict=True))
+
+
 def mean(logits: Tensor, temperature: Tensor) -> Tensor:
     """Return ∂m/∂a for logits (N, K) and temperature (N,): the mean of the Concrete distribution."""
-    return _in_chunks(lambda kernel, g, t: (_mean(kernel, _integrand(kernel, g, t), g),), logits, temperature)[0]
+    kernel = kernel_for(logits)
+    return _mean(kernel, _integrand(kernel, logits, temperature), logits)
 
 
 def potential(logits: Tensor, temperature: Tensor) -> Potential:
     """Return m and both its derivatives for logits (N, K) and temperature (N,)."""
-    return Potential(*_in_chunks(_potential, logits, temperature))
-
-
-def _in_chunks(
-    function: Callable[[Kernel, Tensor, Tensor], tuple[Tensor, ...]], logits: Tensor, temperature: Tensor
-) -> tuple[Tensor, ...]:
     kernel = kernel_for(logits)
-    n_numbers = 2 * len(kernel.nodes) + kernel.resolution.order * logits.shape[-1]
-    size = max(1, CHUNK.get(logits.device.type, CHUNK["cpu"]) // n_numbers)
-    parts = [function(kernel, g, t) for g, t in zip(logits.split(size), temperature.split(size), strict=True)]
-    return tuple(torch.cat(column) for column in zip(*parts, strict=True))
-
-
-def _potential(kernel: Kernel, logits: Tensor, temperature: Tensor) -> tuple[Tensor, ...]:
     at = _integrand(kernel, logits, temperature)
     value = kernel.spacing * (kernel.unit_step - at.cdf).sum(-1)
-    slope = (_contract(at.series @ kernel.derivative, at.adjoint) * at.sums).sum(-1)
-    return value.to(logits), _mean(kernel, at, logits), slope.to(logits)
+    slope = kernel.spacing * (_contract(at.series @ kernel.derivative, at.adjoint) * at.sums).sum(-1)
+    return Potential(value.to(logits), _mean(kernel, at, logits), slope.to(logits))
 
 
 def _integrand(kernel: Kernel, logits: Tensor, temperature: Tensor) -> Integrand:
@@ -99,8 +99,9 @@ def _integrand(kernel: Kernel, logits: Tensor, temperature: Tensor) -> Integrand
         lattice.scatter_add_(1, places.first + p, (places.height * weight).to(lattice))
     sums = lattice @ kernel.spread
     series = _chebyshev(ratio(temperature).to(sums) * (2 / LAST_RATIO) - 1, kernel.resolution.terms)
-    cdf = torch.exp(-(series.unsqueeze(-1) * sums.unsqueeze(-2)).flatten(1) @ kernel.nodes)
-    adjoint = kernel.spacing * (cdf @ kernel.nodes.T).unflatten(1, (series.shape[1], sums.shape[1]))
+    total = (series.unsqueeze(-1) * sums.unsqueeze(-2)).flatten(1) @ kernel.nodes  # S
+    cdf = torch.exp(-total)
+    adjoint = (cdf @ kernel.nodes.T).unflatten(1, (series.shape[1], sums.shape[1]))
     return Integrand(places, sums, series, cdf, adjoint)
 
 
@@ -141,10 +142,9 @@ def _place(resolution: Resolution, gap: Tensor) -> Places:
 def _lagrange(x: Tensor, order: int) -> list[Tensor]:
     """Return the Lagrange cardinal polynomials of the ``order`` nodes 1 - order/2 … order/2 at 0 ≤ x < 1."""
     nodes = range(1 - order // 2, 1 + order // 2)
-    below, above = [torch.ones_like(x)], [torch.ones_like(x)]
-    for node in nodes[:-1]:
-        below.append(below[-1] * (x - node))
-    for node in nodes[:0:-1]:
-        above.append(above[-1] * (x - node))
+    factors = [x - node for node in nodes]
+    below = list(accumulate(factors[:-1], torch.mul))
+    above = list(accumulate(factors[:0:-1], torch.mul))[::-1]
+    products = [above[0], *map(torch.mul, below, above[1:]), below[-1]]
     norms = [math.prod(node - other for other in nodes if other != node) for node in nodes]
-    return [a * b / c for a, b, c in zip(below, reversed(above), norms, strict=True)]
+    return [product / norm for product, norm in zip(products, norms, strict=True)]

@@ -63,7 +63,8 @@ class Concrete(Distribution):
 
         E[π_k] = P(argmax_i (g_i + G_i + λ G′_i) = k), G′ another standard Gumbel: a softmax is a choice probability.
         """
-        return _potential.mean(*self._flat()).view(self.logits.shape)
+        (mean,) = _potential.in_chunks(lambda g, t: (_potential.mean(g, t),), *self._flat())
+        return mean.view(self.logits.shape)
 
     def entropy(self) -> Tensor:
         """Return the differential entropy E[-ln p(π)], the epistemic uncertainty of the paper's Appendix E."""
@@ -78,28 +79,9 @@ class Concrete(Distribution):
         return self.moments().mutual_information
 
     def moments(self) -> Moments:
-        """Return the mean and all the uncertainties, at the price of one.
-
-        With a = (g - max g)/s, s = max(1, λ), ρ = min(λ, 1/λ) and m(a, ρ) = E max_i (a_i + G_i + ρ(G′_i - γ)):
-
-            E[π]         = ∂m/∂a
-            E[H(π)]      = ∂m/∂ρ                                     for λ ≤ 1
-                         = m - γ - Σ_k a_k E[π_k] - ρ ∂m/∂ρ          for λ ≥ 1
-            E[-ln p(π)]  = K h - ln Γ(K) - (K-1) ln λ + (Σ_k a_k - K (m - γ)) s/λ
-
-        with h = ψ(K) + γ, the (K-1)-th harmonic number. Derived in docs/theory.md.
-        """
-        logits, temperature = self._flat()
-        m, mean, slope = _potential.potential(logits, temperature)
-        gap, k = _potential.gaps(logits, temperature), logits.shape[-1]
-        hot = m - EULER_GAMMA - (gap * mean).sum(-1) - _potential.ratio(temperature) * slope
-        expected_entropy = torch.where(temperature >= 1, hot, slope).clamp_min(0)
-        shape_term = (gap.sum(-1) - k * (m - EULER_GAMMA)) * _potential.scale(temperature) / temperature
-        entropy = k * _harmonic(k - 1) - math.lgamma(k) - (k - 1) * temperature.log() + shape_term
-        information = (_entropy(mean) - expected_entropy).clamp_min(0)
-        batch = self.batch_shape
-        uncertainties = (x.view(batch) for x in (entropy, expected_entropy, information))
-        return Moments(mean.view(self.logits.shape), *uncertainties)
+        """Return the mean and all the uncertainties, at the price of one."""
+        mean, *uncertainties = _potential.in_chunks(_moments, *self._flat())
+        return Moments(mean.view(self.logits.shape), *(x.view(self.batch_shape) for x in uncertainties))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density at ``value``, a point of the open simplex."""
@@ -135,6 +117,28 @@ class Concrete(Distribution):
 
     def _flat(self) -> tuple[Tensor, Tensor]:
         return self.logits.reshape(-1, self.logits.shape[-1]), self.temperature.reshape(-1)
+
+
+def _moments(logits: Tensor, temperature: Tensor) -> Moments:
+    """Compute the moments of rows (N, K).
+
+    With a = (g - max g)/s, s = max(1, λ), ρ = min(λ, 1/λ) and m(a, ρ) = E max_i (a_i + G_i + ρ(G′_i - γ)):
+
+        E[π]         = ∂m/∂a
+        E[H(π)]      = ∂m/∂ρ                                     for λ ≤ 1
+                     = m - γ - Σ_k a_k E[π_k] - ρ ∂m/∂ρ          for λ ≥ 1
+        E[-ln p(π)]  = K h - ln Γ(K) - (K-1) ln λ + (Σ_k a_k - K (m - γ)) s/λ
+
+    with h the (K-1)-th harmonic number. Derived in docs/theory.md.
+    """
+    m, mean, slope = _potential.potential(logits, temperature)
+    a, k = _potential.gaps(logits, temperature), logits.shape[-1]
+    hot = m - EULER_GAMMA - (a * mean).sum(-1) - _potential.ratio(temperature) * slope
+    expected_entropy = torch.where(temperature >= 1, hot, slope).clamp_min(0)
+    shape_term = (a.sum(-1) - k * (m - EULER_GAMMA)) * _potential.scale(temperature) / temperature
+    entropy = k * _harmonic(k - 1) - math.lgamma(k) - (k - 1) * temperature.log() + shape_term
+    information = (_entropy(mean) - expected_entropy).clamp_min(0)
+    return Moments(mean, entropy, expected_entropy, information)
 
 
 def _harmonic(n: int) -> float:
