@@ -23,3 +23,34 @@ def check_every(name: str, value: Tensor, ok: Tensor, expected: str, remedy: str
     at = tuple(torch.nonzero(~ok)[0].tolist())
     where = f" at position {at[0] if len(at) == 1 else at}" if at else ""
     raise ValueError(f"`{name}` must be {expected}; found {value[at].item():g}{where}. {remedy}")
+
+
+class NotFittedError(RuntimeError):
+    """A calibrator was used before it was fitted."""
+
+
+def check_labels(labels: object, n: int, k: int) -> Tensor:
+    """Return ``labels`` as int64 if it holds one class in 0..K-1 for each of ``n`` inputs, and more than one class."""
+    if not isinstance(labels, Tensor):
+        raise TypeError(
+            f"`labels` must be a torch.Tensor of integers; got {type(labels).__name__}. Use torch.as_tensor."
+        )
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise TypeError(f"`labels` must be integers; got {labels.dtype}. Convert class numbers with labels.long().")
+    if labels.shape != (n,):
+        raise ValueError(
+            f"`labels` must have shape ({n},), one class for each input; got {tuple(labels.shape)}. "
+            "One-hot labels need .argmax(-1)."
+        )
+    if n == 0:
+        raise ValueError("`labels` is empty; calibration needs labelled inputs. Pass a validation set.")
+    one_off = bool((labels.min() == 1) & (labels.max() == k))
+    remedy = "Your labels start at 1: subtract 1." if one_off else "Labels count the network's classes from 0."
+    inside = (labels >= 0) & (labels < k)
+    check_every("labels", labels, inside, f"in 0..{k - 1} for logits with {k} classes", remedy)
+    if bool((labels == labels[0]).all()):
+        raise ValueError(
+            f"`labels` must hold at least two classes; all {n} are class {int(labels[0])}. "
+            "Calibrate on a sample of all classes."
+        )
+    return labels.long()

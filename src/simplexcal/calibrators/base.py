@@ -1,0 +1,105 @@
+"""What every calibrator is: settings, a fit, and a function from Outputs to a Prediction."""
+
+import inspect
+from abc import ABC, abstractmethod
+from typing import NamedTuple, Self
+
+import torch
+from torch import Generator, Tensor, nn
+
+from simplexcal._checks import NotFittedError, check_every, check_labels
+from simplexcal.mixup import Mixup
+from simplexcal.records import Outputs, Prediction
+
+
+class Task(NamedTuple):
+    """What a method is given to learn from, checked."""
+
+    outputs: Outputs
+    labels: Tensor
+    mixup: Mixup | None
+    generator: Generator | None
+    progress: bool
+
+
+class Calibrator(nn.Module, ABC):
+    """Settings in ``__init__``, data in ``fit``; called with Outputs, it returns a Prediction.
+
+    A method implements ``_build``, ``_fit`` and ``_predict``. Its tensors are parameters or buffers made in ``_build``,
+    so that saving and loading need nothing more than the settings, the two sizes and the state dict.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_classes: int | None = None
+        self.n_features: int | None = None
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """The arguments of ``__init__``, from which an equal calibrator can be made."""
+        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+
+    def fit(
+        self,
+        outputs: Outputs,
+        labels: Tensor,
+        *,
+        mixup: Mixup | None = None,
+        generator: Generator | None = None,
+        progress: bool = False,
+    ) -> Self:
+        """Learn from held-out outputs and labels, forgetting earlier fits; return the calibrator.
+
+        ``mixup`` is the source of mixed samples for the methods that learn from them, ``generator`` of all randomness.
+        Methods that need neither ignore them.
+        """
+        labels = check_labels(labels, len(outputs), outputs.n_classes).to(outputs.logits.device)
+        _check_finite(outputs)
+        self.build(outputs.n_classes, outputs.n_features)
+        self.to(outputs.logits.device)
+        with torch.inference_mode(False), torch.enable_grad():
+            self._fit(Task(outputs, labels, mixup, generator, progress))
+        return self.requires_grad_(False).eval()
+
+    def build(self, n_classes: int, n_features: int | None) -> None:
+        """Make the tensors of a calibrator for this many classes and features, with no data yet."""
+        self.n_classes, self.n_features = n_classes, n_features
+        self._build(n_classes, n_features)
+
+    def forward(self, outputs: Outputs) -> Prediction:
+        """Calibrate; the label is the network's own."""
+        if self.n_classes is None:
+            raise NotFittedError(f"This {type(self).__name__} is not fitted yet. Call fit(outputs, labels) first.")
+        if outputs.n_classes != self.n_classes:
+            raise ValueError(
+                f"`logits` must have the {self.n_classes} classes of the fit; got {outputs.n_classes}. "
+                "Fit a calibrator for this network."
+            )
+        return self._predict(outputs)
+
+    @abstractmethod
+    def _build(self, n_classes: int, n_features: int | None) -> None: ...
+
+    @abstractmethod
+    def _fit(self, task: Task) -> None: ...
+
+    @abstractmethod
+    def _predict(self, outputs: Outputs) -> Prediction: ...
+
+
+def _check_finite(outputs: Outputs) -> None:
+    remedy = "Look for an overflow in the network, or drop these inputs."
+    check_every("logits", outputs.logits, outputs.logits.isfinite(), "finite", remedy)
+    if outputs.features is not None:
+        check_every("features", outputs.features, outputs.features.isfinite(), "finite", remedy)
+
+
+class Uncalibrated(Calibrator):
+    """softmax(z): what the network says by itself, for comparison."""
+
+    def _build(self, n_classes: int, n_features: int | None) -> None: ...
+
+    def _fit(self, task: Task) -> None: ...
+
+    def _predict(self, outputs: Outputs) -> Prediction:
+        return Prediction(outputs.logits.softmax(-1), outputs.label)

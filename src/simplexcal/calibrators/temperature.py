@@ -1,0 +1,70 @@
+"""Temperature scaling."""
+
+import math
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from simplexcal.calibrators.base import Calibrator, Task
+from simplexcal.records import Outputs, Prediction
+
+BOUND = 16.0  # |ln T| at most
+
+
+class TemperatureScaling(Calibrator):
+    """softmax(z / T) with one scalar T > 0 (Guo et al. 2017, Sec. 4.2), by maximum likelihood."""
+
+    def _build(self, n_classes: int, n_features: int | None) -> None:
+        self.log_temperature = nn.Parameter(torch.zeros(()))
+
+    @property
+    def temperature(self) -> Tensor:
+        """T."""
+        return self.log_temperature.exp()
+
+    def _fit(self, task: Task) -> None:
+        self.log_temperature.data.fill_(fit_log_temperature(task.outputs.logits, task.labels))
+
+    def _predict(self, outputs: Outputs) -> Prediction:
+        return Prediction((outputs.logits / self.temperature).softmax(-1), outputs.label)
+
+
+def fit_log_temperature(logits: Tensor, labels: Tensor) -> float:
+    """Return ln T that minimises the mean cross-entropy of softmax(z / T), in float64.
+
+    The loss is convex in u = 1/T, with d/du = mean(Σ_k z_k softmax(u z)_k - z_y), so bisecting the sign of this
+    derivative over ln u finds the one minimum. Warns where it lies at a bound: then the data do not determine T.
+    """
+    logits = logits.double()
+    target = logits.gather(1, labels.unsqueeze(1)).squeeze(1)
+
+    def slope(log_u: float) -> float:
+        probs = (logits * math.exp(log_u)).softmax(-1)
+        return ((probs * logits).sum(-1) - target).mean().item()
+
+    log_u = bisect(slope, -BOUND, BOUND)
+    if abs(log_u) > BOUND - 1e-3:
+        warnings.warn(_undetermined(logits, labels), stacklevel=2)
+    return -log_u
+
+
+def bisect(increasing: Callable[[float], float], low: float, high: float, steps: int = 60) -> float:
+    """Return where an increasing function changes sign; an end of the interval where it does not."""
+    for _ in range(steps):
+        middle = (low + high) / 2
+        low, high = (low, middle) if increasing(middle) > 0 else (middle, high)
+    return (low + high) / 2
+
+
+def _undetermined(logits: Tensor, labels: Tensor) -> str:
+    if bool((logits.argmax(-1) == labels).all()):
+        return (
+            f"All {len(labels)} inputs are classified correctly, so the likelihood grows without bound as T falls and "
+            "T is not determined by these data; it was set to its lower bound. Calibrate on more, held-out inputs."
+        )
+    return (
+        "The logits say nothing about the labels, so T is not determined by these data; it was set to its upper "
+        "bound. Check that labels and logits are in the same order."
+    )

@@ -1,0 +1,3 @@
+"""Numbers that judge a prediction."""
+
+from simplexcal.metrics.calibration import ece as ece
