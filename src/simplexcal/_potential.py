@@ -11,6 +11,7 @@ the mean is read back from the lattice at each class. No array of samples × cla
 and all work on the lattice are float64 whatever the logits are, so that neither autocast nor TF32 can touch them.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from itertools import accumulate
@@ -66,14 +67,12 @@ def gaps(logits: Tensor, temperature: Tensor) -> Tensor:
     return (logits - logits.amax(-1, keepdim=True)) / scale(temperature).unsqueeze(-1)
 
 
-def in_chunks(
-    function: Callable[[Tensor, Tensor], tuple[Tensor, ...]], logits: Tensor, temperature: Tensor
-) -> tuple[Tensor, ...]:
-    """Apply ``function`` to as many rows at a time as memory likes, and join the results."""
+def in_chunks(function: Callable[..., tuple[Tensor, ...]], logits: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+    """Apply ``function`` to as many rows of all its arguments at a time as memory likes, and join the results."""
     kernel = kernel_for(logits)
     n_numbers = 2 * len(kernel.nodes) + kernel.resolution.order * logits.shape[-1]
     size = max(1, CHUNK.get(logits.device.type, CHUNK["cpu"]) // n_numbers)
-    parts = [function(g, t) for g, t in zip(logits.split(size), temperature.split(size), strict=True)]
+    parts = [function(*rows) for rows in zip(*(x.split(size) for x in (logits, *others)), strict=True)]
     return tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
 
@@ -81,6 +80,15 @@ def mean(logits: Tensor, temperature: Tensor) -> Tensor:
     """Return ∂m/∂a for logits (N, K) and temperature (N,): the mean of the Concrete distribution."""
     kernel = kernel_for(logits)
     return _mean(kernel, _integrand(kernel, logits, temperature), logits)
+
+
+def log_mean_at(logits: Tensor, temperature: Tensor, labels: Tensor) -> Tensor:
+    """Return ln ∂m/∂a_y for one class y a row: in log space, and without reading the other classes."""
+    kernel = kernel_for(logits)
+    at = _integrand(kernel, logits, temperature)
+    gap = gaps(logits, temperature).gather(1, labels.unsqueeze(1))
+    places = _place(kernel.resolution, gap)
+    return (gap + _read(kernel, at, places, logits).log()).squeeze(1) + math.log(kernel.spacing)
 
 
 def potential(logits: Tensor, temperature: Tensor) -> Potential:
@@ -106,10 +114,15 @@ def _integrand(kernel: Kernel, logits: Tensor, temperature: Tensor) -> Integrand
 
 
 def _mean(kernel: Kernel, at: Integrand, logits: Tensor) -> Tensor:
-    lattice = (_contract(at.series, at.adjoint) @ kernel.read).to(logits)
-    read = sum(weight * lattice.gather(1, at.places.first + p) for p, weight in enumerate(at.places.weights))
-    mass = at.places.height * read
+    mass = at.places.height * _read(kernel, at, at.places, logits)
     return _keep_order(mass / mass.sum(-1, keepdim=True), logits)
+
+
+def _read(kernel: Kernel, at: Integrand, places: Places, logits: Tensor) -> Tensor:
+    """Return e^-a ∂m/∂a / spacing at ``places``."""
+    lattice = (_contract(at.series, at.adjoint) @ kernel.read).to(logits)
+    read = [weight * lattice.gather(1, places.first + p) for p, weight in enumerate(places.weights)]
+    return functools.reduce(torch.add, read)
 
 
 def _keep_order(probs: Tensor, logits: Tensor) -> Tensor:

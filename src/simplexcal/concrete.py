@@ -66,6 +66,12 @@ class Concrete(Distribution):
         (mean,) = _potential.in_chunks(lambda g, t: (_potential.mean(g, t),), *self._flat())
         return mean.view(self.logits.shape)
 
+    def log_likelihood(self, labels: Tensor) -> Tensor:
+        """Return ln E[π_y] for one class y a distribution: the exact predictive likelihood, safe from underflow."""
+        rows = labels.expand(self.batch_shape).reshape(-1)
+        (value,) = _potential.in_chunks(lambda g, t, y: (_potential.log_mean_at(g, t, y),), *self._flat(), rows)
+        return value.view(self.batch_shape)
+
     def entropy(self) -> Tensor:
         """Return the differential entropy E[-ln p(π)], the epistemic uncertainty of the paper's Appendix E."""
         return self.moments().entropy

@@ -1,10 +1,20 @@
 """The calibration methods, one a file, all with the same interface."""
 
+from simplexcal.calibrators.adaptive import AdaptiveTemperatureScaling as AdaptiveTemperatureScaling
 from simplexcal.calibrators.base import Calibrator as Calibrator
 from simplexcal.calibrators.base import Uncalibrated as Uncalibrated
+from simplexcal.calibrators.dirichlet import DirichletTemperatureScaling as DirichletTemperatureScaling
+from simplexcal.calibrators.ensemble import EnsembleTemperatureScaling as EnsembleTemperatureScaling
+from simplexcal.calibrators.parameterized import ParameterizedTemperatureScaling as ParameterizedTemperatureScaling
+from simplexcal.calibrators.simplex import SimplexTemperatureScaling as SimplexTemperatureScaling
 from simplexcal.calibrators.temperature import TemperatureScaling as TemperatureScaling
 
 CALIBRATORS: dict[str, type[Calibrator]] = {
     "none": Uncalibrated,
     "ts": TemperatureScaling,
+    "ets": EnsembleTemperatureScaling,
+    "pts": ParameterizedTemperatureScaling,
+    "adats": AdaptiveTemperatureScaling,
+    "dirichlet": DirichletTemperatureScaling,
+    "sts": SimplexTemperatureScaling,
 }

@@ -2,7 +2,7 @@
 
 import inspect
 from abc import ABC, abstractmethod
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import torch
 from torch import Generator, Tensor, nn
@@ -28,6 +28,8 @@ class Calibrator(nn.Module, ABC):
     A method implements ``_build``, ``_fit`` and ``_predict``. Its tensors are parameters or buffers made in ``_build``,
     so that saving and loading need nothing more than the settings, the two sizes and the state dict.
     """
+
+    uses_mixup: ClassVar[bool] = False  # whether ``fit`` learns from mixed samples, where it is given some
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,10 +57,14 @@ class Calibrator(nn.Module, ABC):
         """
         labels = check_labels(labels, len(outputs), outputs.n_classes).to(outputs.logits.device)
         _check_finite(outputs)
-        self.build(outputs.n_classes, outputs.n_features)
-        self.to(outputs.logits.device)
-        with torch.inference_mode(False), torch.enable_grad():
-            self._fit(Task(outputs, labels, mixup, generator, progress))
+        task = Task(outputs, labels, mixup, generator, progress)
+        try:
+            with torch.inference_mode(False), torch.enable_grad():
+                self.build(outputs.n_classes, outputs.n_features)
+                self.to(outputs.logits.device)._fit(task)
+        except BaseException:
+            self.n_classes = None  # half a fit is none
+            raise
         return self.requires_grad_(False).eval()
 
     def build(self, n_classes: int, n_features: int | None) -> None:

@@ -1,0 +1,108 @@
+"""The head of Simplex Temperature Scaling: logit statistics → τ(x) and λ(x), trained by the exact likelihood.
+
+p(y | x) = E[π_y] for π ~ Concrete(z / τ(x), λ(x)), where z are the logits after temperature scaling. Dividing by τ
+keeps the argmax and can sharpen; λ can only soften. The statistics are those of z too, so the result does not depend
+on the scale of the network's logits.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Generator, Tensor, nn
+
+from simplexcal.calibrators._training import draw_uniform, home, minimise
+from simplexcal.concrete import Concrete
+
+N_LARGEST = 10  # logits whose gaps to the largest are statistics
+N_FOLDS, N_HIDDEN = 3, 16
+BATCH, N_STEPS, LEARNING_RATE, WEIGHT_DECAY = 400, 250, 1e-2, 1e-3
+START = (0.0, -1.0)  # ln τ and ln λ before training
+PLAIN = (0.0, -6.0)  # ln τ and ln λ of temperature scaling: λ = e^-6 is as good as 0
+TRUSTS = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+class Head(nn.Module):
+    """Small networks, one for each fold of the data; the average of their (ln τ, ln λ) is trusted so far as it proved.
+
+    Each network learns from all folds but its own. On its own fold it shows what it is worth: the trust, from 0
+    (temperature scaling) to 1, is the one with the best likelihood there. So few data cannot make matters worse.
+    """
+
+    shift: Tensor
+    scale: Tensor
+    trust: Tensor
+
+    def __init__(self, n_classes: int) -> None:
+        super().__init__()
+        n_statistics = min(N_LARGEST, n_classes) + 2
+        self.register_buffer("shift", torch.zeros(n_statistics))
+        self.register_buffer("scale", torch.ones(n_statistics))
+        self.register_buffer("trust", torch.zeros(()))
+        self.inner = nn.Parameter(torch.zeros(N_FOLDS, n_statistics, N_HIDDEN))
+        self.inner_bias = nn.Parameter(torch.zeros(N_FOLDS, 1, N_HIDDEN))
+        self.outer = nn.Parameter(torch.zeros(N_FOLDS, N_HIDDEN, 2))
+        self.outer_bias = nn.Parameter(torch.zeros(N_FOLDS, 1, 2))
+
+    def forward(self, logits: Tensor) -> Concrete:
+        """Return Concrete(z / τ, λ) for logits z (N, K)."""
+        return self._trusting(logits, self._learned(self._inputs(logits)).mean(0), float(self.trust))
+
+    def fit(self, logits: Tensor, labels: Tensor, generator: Generator | None, progress: bool) -> None:
+        """Train on logits z (N, K) and labels."""
+        raw = statistics(logits)
+        self.shift.copy_(raw.mean(0))
+        self.scale.copy_(raw.std(0).clamp_min(1e-6))
+        draw_uniform(self.inner, self.inner.shape[1] ** -0.5, generator)
+        for parameter in (self.inner_bias, self.outer, self.outer_bias):
+            nn.init.zeros_(parameter)
+        fold = torch.randperm(len(logits), generator=generator, device=home(generator)).to(logits.device) % N_FOLDS
+        inputs, stream = self._inputs(logits), _batches(fold, generator)
+
+        def loss() -> Tensor:
+            rows = next(stream)
+            return -_concrete(logits[rows], self._learned(inputs[rows])).log_likelihood(labels[rows]).mean()
+
+        minimise(loss, self.parameters(), N_STEPS, LEARNING_RATE, WEIGHT_DECAY, progress, anneal=True)
+        with torch.no_grad():
+            unseen = self._learned(inputs)[fold, torch.arange(len(fold), device=fold.device)]
+            scores = [self._trusting(logits, unseen, trust).log_likelihood(labels).mean() for trust in TRUSTS]
+        self.trust.fill_(TRUSTS[int(torch.stack(scores).argmax())])
+
+    def _inputs(self, logits: Tensor) -> Tensor:
+        return (statistics(logits) - self.shift) / self.scale
+
+    def _learned(self, inputs: Tensor) -> Tensor:
+        """Return (ln τ, ln λ) of every network, (F, n, 2), for inputs (n, S), or for each network's own (F, n, S)."""
+        inputs = inputs.expand(N_FOLDS, *inputs.shape[-2:])
+        hidden = torch.tanh(torch.baddbmm(self.inner_bias, inputs, self.inner))
+        return torch.baddbmm(self.outer_bias, hidden, self.outer) + inputs.new_tensor(START)
+
+    def _trusting(self, logits: Tensor, learned: Tensor, trust: float) -> Concrete:
+        plain = learned.new_tensor(PLAIN)
+        return _concrete(logits, plain + trust * (learned - plain))
+
+
+def statistics(logits: Tensor) -> Tensor:
+    """Return the gaps from the largest logit to the next ones and to the mean, ln(-ln max p), and the entropy."""
+    largest = logits.topk(min(N_LARGEST, logits.shape[1]), -1).values
+    log_probs = logits.log_softmax(-1)
+    doubt = (-log_probs.amax(-1)).clamp_min(1e-6).log()
+    entropy = -(log_probs.exp() * log_probs).sum(-1)
+    to_mean = largest[:, 0] - logits.mean(-1)
+    return torch.cat([largest[:, :1] - largest[:, 1:], torch.stack([doubt, entropy, to_mean], -1)], -1)
+
+
+def _concrete(logits: Tensor, logarithms: Tensor) -> Concrete:
+    tau, temperature = logarithms.clamp(-7, 7).exp().unbind(-1)
+    return Concrete(logits / tau.unsqueeze(-1), temperature, validate_args=False)
+
+
+def _batches(fold: Tensor, generator: Generator | None) -> Iterator[Tensor]:
+    """Yield (F, n) rows forever: for each network a random batch, with repetition, of what is not in its fold."""
+    others = [torch.nonzero(fold != f).squeeze(1) for f in range(N_FOLDS)]
+    while True:
+        draws = [
+            torch.randint(len(rows), (min(BATCH, len(fold)),), generator=generator, device=home(generator))
+            for rows in others
+        ]
+        yield torch.stack([rows[draw.to(rows.device)] for rows, draw in zip(others, draws, strict=True)])

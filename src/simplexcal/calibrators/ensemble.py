@@ -1,0 +1,150 @@
+"""Ensemble temperature scaling."""
+
+import math
+import warnings
+from collections.abc import Callable
+from itertools import combinations
+
+import torch
+from torch import Tensor, nn
+
+from simplexcal.calibrators.base import Calibrator, Task
+from simplexcal.calibrators.temperature import fit_log_temperature
+from simplexcal.records import Outputs, Prediction
+
+LOW, HIGH = math.log(0.05), math.log(5)  # ln T when it is fitted by the squared error
+GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+class EnsembleTemperatureScaling(Calibrator):
+    """w₁ softmax(z / T) + w₂ softmax(z) + w₃ / K with w on the simplex (Zhang et al. 2020, ETS).
+
+    First T is fitted alone, then w with T fixed. ``loss`` "mse", the published choice, takes the mean squared error to
+    the one-hot label with T in [0.05, 5]; "nll" takes the likelihood, where T is that of TemperatureScaling. Both fits
+    of w are convex and solved exactly, and nothing is random.
+    """
+
+    def __init__(self, loss: str = "mse") -> None:
+        super().__init__()
+        if loss not in ("mse", "nll"):
+            raise ValueError(f'`loss` must be "mse" or "nll"; got {loss!r}.')
+        self.loss = loss
+
+    def _build(self, n_classes: int, n_features: int | None) -> None:
+        self.log_temperature = nn.Parameter(torch.zeros(()))
+        self.weights = nn.Parameter(torch.tensor([1.0, 0.0, 0.0]))
+
+    @property
+    def temperature(self) -> Tensor:
+        """T."""
+        return self.log_temperature.exp()
+
+    def _fit(self, task: Task) -> None:
+        logits, labels = task.outputs.logits.detach().double(), task.labels
+        by_error = self.loss == "mse"
+        log_t = (fit_log_temperature_by_error if by_error else fit_log_temperature)(logits, labels)
+        scaled, plain = (logits / math.exp(log_t)).softmax(-1), logits.softmax(-1)
+        weights = (weights_by_error if by_error else weights_by_likelihood)(scaled, plain, labels)
+        self.log_temperature.data.fill_(log_t)
+        self.weights.data.copy_(weights)
+
+    def _predict(self, outputs: Outputs) -> Prediction:
+        logits, weights = outputs.logits, self.weights.to(outputs.logits.dtype)
+        scaled, plain, uniform = weights / weights.sum()
+        probs = scaled * (logits / self.temperature).softmax(-1) + plain * logits.softmax(-1)
+        return Prediction(probs + uniform / outputs.n_classes, outputs.label)
+
+
+def fit_log_temperature_by_error(logits: Tensor, labels: Tensor) -> float:
+    """Return ln T in [ln 0.05, ln 5] that minimises mean Σ_k (softmax(z / T)_k - y_k)², y the one-hot label.
+
+    The loss is not convex, so a grid finds the valley and a golden section its bottom.
+    """
+
+    def loss(log_t: float) -> float:
+        probs = (logits * math.exp(-log_t)).softmax(-1)
+        return (probs.square().sum(-1) - 2 * _at(probs, labels)).mean().item()  # less the constant 1
+
+    log_t = minimise_on_grid(loss, LOW, HIGH)
+    if min(log_t - LOW, HIGH - log_t) < 1e-6:
+        found = f"The squared error is smallest at the bound T = {math.exp(log_t):.3g} of [0.05, 5]. "
+        warnings.warn(found + 'Use loss="nll", which has no such bound, or more held-out inputs.', stacklevel=2)
+    return log_t
+
+
+def minimise_on_grid(function: Callable[[float], float], low: float, high: float, n_points: int = 47) -> float:
+    """Return the minimum of a function: the best of equally spaced points, refined between its neighbours."""
+    grid = torch.linspace(low, high, n_points, dtype=torch.float64).tolist()
+    best = min(range(n_points), key=lambda i: function(grid[i]))
+    return golden_section(function, grid[max(best - 1, 0)], grid[min(best + 1, n_points - 1)])
+
+
+def golden_section(function: Callable[[float], float], low: float, high: float, steps: int = 40) -> float:
+    """Return the minimum of a function with one valley (Kiefer 1953)."""
+    left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+    at_left, at_right = function(left), function(right)
+    for _ in range(steps):
+        if at_left <= at_right:
+            high, right, at_right = right, left, at_left
+            left = high - GOLDEN * (high - low)
+            at_left = function(left)
+        else:
+            low, left, at_left = left, right, at_right
+            right = low + GOLDEN * (high - low)
+            at_right = function(right)
+    return (low + high) / 2
+
+
+def weights_by_error(scaled: Tensor, plain: Tensor, labels: Tensor) -> Tensor:
+    """Return w that minimises mean Σ_k (Σ_j w_j p_jk - y_k)², where p₃ = 1/K."""
+    gram = torch.full((3, 3), 1 / plain.shape[1], dtype=plain.dtype, device=plain.device)
+    products = [[(p * q).sum(-1).mean() for q in (scaled, plain)] for p in (scaled, plain)]
+    gram[:2, :2] = torch.stack([torch.stack(row) for row in products])
+    return quadratic_on_simplex(gram, _at_labels(scaled, plain, labels).mean(0))
+
+
+def weights_by_likelihood(scaled: Tensor, plain: Tensor, labels: Tensor) -> Tensor:
+    """Return w that maximises mean ln a·w, where a are the three probabilities of the label, by Newton's method.
+
+    Every step goes at most 0.99 of the way to the minimum of the quadratic model on the simplex, so a·w stays positive.
+    With the gradient g, Σ_j w_j g_j = 1 and the maximum lies at most max_j g_j - 1 higher, which says when to stop.
+    """
+    a = _at_labels(scaled, plain, labels)
+    w = torch.full((3,), 1 / 3, dtype=a.dtype, device=a.device)
+    for _ in range(50):
+        ratio = a / (a @ w).unsqueeze(1)
+        gradient = ratio.mean(0)
+        if gradient.max() - 1 < 1e-12:
+            break
+        step = quadratic_on_simplex(ratio.T @ ratio / len(a), 2 * gradient) - w
+        w = max((w + 0.99 * 0.5**i * step for i in range(20)), key=lambda v: (a @ v).log().mean())
+    return w
+
+
+def quadratic_on_simplex(gram: Tensor, linear: Tensor) -> Tensor:
+    """Return w that minimises wᵀGw - 2bᵀw on the simplex, for a positive semidefinite G.
+
+    The minimum lies inside one of the simplex's faces, where it solves a linear system: try them all. A candidate from
+    a face that does not hold the minimum is made feasible and loses; of equals the one with fewer entries wins.
+    """
+    faces = [face for size in range(1, len(linear) + 1) for face in combinations(range(len(linear)), size)]
+    return min((_on_face(gram, linear, list(face)) for face in faces), key=lambda w: w @ gram @ w - 2 * linear @ w)
+
+
+def _on_face(gram: Tensor, linear: Tensor, face: list[int]) -> Tensor:
+    """Solve G_ff w + μ1 = b_f, 1ᵀw = 1, with what a singular system leaves open as small as can be."""
+    system = nn.functional.pad(gram[face][:, face], (0, 1, 0, 1), value=1.0)
+    system[-1, -1] = 0.0
+    solution = torch.linalg.pinv(system) @ nn.functional.pad(linear[face], (0, 1), value=1.0)
+    w = torch.zeros_like(linear)
+    w[face] = solution[:-1].clamp_min(0)
+    return w / w.sum()
+
+
+def _at_labels(scaled: Tensor, plain: Tensor, labels: Tensor) -> Tensor:
+    """Return the three probabilities (N, 3) of each input's label."""
+    return torch.stack([_at(p, labels) for p in (scaled, plain, torch.full_like(plain, 1 / plain.shape[1]))], -1)
+
+
+def _at(probs: Tensor, labels: Tensor) -> Tensor:
+    return probs.gather(1, labels.unsqueeze(1)).squeeze(1)

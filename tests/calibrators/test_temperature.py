@@ -1,0 +1,123 @@
+import math
+
+import mpmath
+import pytest
+import torch
+from hypothesis import given
+from hypothesis.strategies import floats, integers
+from scipy.optimize import minimize_scalar
+from torch import Generator, Tensor
+
+from simplexcal.calibrators.temperature import TemperatureScaling, bisect, fit_log_temperature
+from simplexcal.records import Outputs
+
+DOUBLE = torch.float64
+
+
+def simulate(n: int, k: int, temperature: float, generator: Generator) -> tuple[Tensor, Tensor]:
+    """Return logits, and labels that follow softmax(z / T)."""
+    logits = 4 * torch.randn(n, k, generator=generator, dtype=DOUBLE)
+    labels = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator).squeeze(1)
+    return logits, labels
+
+
+def exact_nll(log_t: float, logits: list[list[float]], labels: list[int]) -> mpmath.mpf:
+    """Return Σ -ln softmax(z / T)_y in 30 digits: a float64 loss would hide its minimum in 1e-8 of rounding."""
+    scale = mpmath.exp(-mpmath.mpf(log_t))
+    pairs = zip(logits, labels, strict=True)
+    return mpmath.fsum(mpmath.log(mpmath.fsum(mpmath.exp((z - row[y]) * scale) for z in row)) for row, y in pairs)
+
+
+@pytest.mark.parametrize(("k", "temperature"), [(2, 1.5), (3, 0.4), (5, 3.0)])
+def test_the_minimum_equals_scipys(k: int, temperature: float, generator: Generator) -> None:
+    logits, labels = simulate(40, k, temperature, generator)
+    rows, classes = logits.tolist(), labels.tolist()
+    with mpmath.workdps(30):
+        near = minimize_scalar(lambda x: float(exact_nll(x, rows, classes))).x
+        origin = exact_nll(near, rows, classes)  # differences from here keep their digits as floats
+        peer = minimize_scalar(lambda x: float(exact_nll(x, rows, classes) - origin), options={"xtol": 1e-11})
+    assert fit_log_temperature(logits, labels) == pytest.approx(peer.x, rel=0, abs=1e-8)
+
+
+def test_one_wrong_in_four_by_hand() -> None:
+    # z = (1, 0), right three times in four: σ(1/T) = 3/4, so 1/T = ln 3
+    logits, labels = torch.tensor([[1.0, 0.0]]).repeat(4, 1), torch.tensor([0, 0, 0, 1])
+    assert fit_log_temperature(logits, labels) == pytest.approx(-math.log(math.log(3)), rel=0, abs=1e-14)
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5, 10.0])
+def test_a_known_temperature_is_recovered(temperature: float, generator: Generator) -> None:
+    logits, labels = simulate(20_000, 10, temperature, generator)
+    log_t = fit_log_temperature(logits, labels)
+    scaled = logits / math.exp(log_t)
+    probs = scaled.softmax(-1)
+    information = (probs * scaled.square()).sum(-1) - (probs * scaled).sum(-1).square()  # of ln T, for each input
+    assert abs(log_t - math.log(temperature)) <= 5 / math.sqrt(information.sum().item())
+
+
+@given(seed=integers(0, 2**31), k=integers(2, 20), c=floats(-3, 3).map(lambda x: 10**x))
+def test_scaling_the_logits_scales_the_temperature(seed: int, k: int, c: float) -> None:
+    logits, labels = simulate(100, k, 2.0, Generator().manual_seed(seed))
+    moved = fit_log_temperature(c * logits, labels) - fit_log_temperature(logits, labels)
+    assert moved == pytest.approx(math.log(c), rel=0, abs=1e-12)
+
+
+def test_adding_a_constant_to_the_logits_changes_nothing(generator: Generator) -> None:
+    logits, labels = simulate(100, 5, 2.0, generator)
+    moved = fit_log_temperature(logits + 50.0, labels)
+    assert moved == pytest.approx(fit_log_temperature(logits, labels), rel=0, abs=1e-11)
+
+
+def test_float32_logits_give_the_temperature_of_their_float64_values(generator: Generator) -> None:
+    logits, labels = simulate(500, 5, 2.0, generator)
+    single = fit_log_temperature(logits.float(), labels)
+    assert single == fit_log_temperature(logits.float().double(), labels)
+    assert single == pytest.approx(fit_log_temperature(logits, labels), rel=0, abs=1e-6)
+
+
+def test_all_correct_warns_and_stays_finite(generator: Generator) -> None:
+    logits = torch.randn(50, 4, generator=generator)
+    with pytest.warns(UserWarning, match="All 50 inputs are classified correctly"):
+        ts = TemperatureScaling().fit(Outputs(logits), logits.argmax(-1))
+    assert 0 < ts.temperature < 1e-6
+    assert ts(Outputs(logits)).probs.isfinite().all()
+
+
+def test_labels_without_information_warn_and_give_uniform_probabilities(generator: Generator) -> None:
+    logits = torch.randn(20, 3, generator=generator)
+    every_label = torch.arange(3).repeat_interleave(20)  # each input has been seen once in each class
+    with pytest.warns(UserWarning, match="The logits say nothing about the labels"):
+        ts = TemperatureScaling().fit(Outputs(logits.repeat(3, 1)), every_label)
+    torch.testing.assert_close(ts(Outputs(logits)).probs, torch.full((20, 3), 1 / 3), rtol=0, atol=1e-6)
+
+
+def test_the_label_is_the_networks_own_also_in_ties(generator: Generator) -> None:
+    logits = torch.randn(200, 4, generator=generator).round()  # many ties
+    outputs = Outputs(logits)
+    labels = torch.multinomial((logits / 2).softmax(-1), 1, generator=generator).squeeze(1)
+    prediction = TemperatureScaling().fit(outputs, labels)(outputs)
+    assert torch.equal(prediction.label, logits.argmax(-1))
+    assert torch.equal(prediction.confidence, prediction.probs.amax(-1))
+    assert (prediction.aleatoric, prediction.epistemic) == (None, None)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+def test_probabilities_sum_to_one_in_the_dtype_of_the_logits(dtype: torch.dtype, generator: Generator) -> None:
+    logits, labels = simulate(100, 7, 2.0, generator)
+    outputs = Outputs(logits.to(dtype))
+    probs = TemperatureScaling().fit(outputs, labels)(outputs).probs
+    torch.testing.assert_close(probs.sum(-1), torch.ones(100, dtype=dtype))
+
+
+def test_a_second_fit_forgets_the_first(generator: Generator) -> None:
+    first, second = simulate(100, 3, 2.0, generator), simulate(100, 5, 0.5, generator)
+    twice, once = TemperatureScaling().fit(Outputs(first[0]), first[1]), TemperatureScaling()
+    for ts in (twice, once):
+        ts.fit(Outputs(second[0]), second[1])
+    assert torch.equal(twice.log_temperature, once.log_temperature)
+
+
+def test_bisection_ends_at_a_bound_where_nothing_changes_sign() -> None:
+    assert bisect(lambda x: x - 0.3, 0.0, 1.0) == pytest.approx(0.3, abs=1e-15)
+    assert bisect(lambda _: 1.0, 0.0, 1.0) == pytest.approx(0.0, abs=1e-15)
+    assert bisect(lambda _: -1.0, 0.0, 1.0) == pytest.approx(1.0, abs=1e-15)
