@@ -2,9 +2,9 @@
 
 x̃ = Σ_k w_k x^(k),  π̃ = w ~ Dirichlet(β, …, β)   (Esaki et al. 2024, Sec. 4.3.1 and Appendix B).
 
-All mixes of a pool of R samples a class are one matrix product, weights (n, R·K) times pool (R·K, …), so memory is
-bounded by the pool and not by the number of mixes. Weights are drawn, and returned, as logarithms: small β never
-gives -∞.
+Mixes come from pools of R samples a class. The samples of each class are shuffled S times, and the r-th of every class
+are mixed, so a pool gives R·S mixes by one matrix product, (R·S, K·R) times (K·R, …). Memory is bounded by the pools in
+work, not by the number of mixes. Weights are drawn, and returned, as logarithms: small β never gives -∞.
 """
 
 from abc import ABC, abstractmethod
@@ -17,7 +17,8 @@ from torch import Generator, Tensor, nn
 from simplexcal._checks import check_labels
 from simplexcal.records import Outputs
 
-MATRIX = 2**24  # numbers in the mixing matrix, at most
+BATCH = 4096  # inputs that the network sees at a time
+WORK = 2**24  # numbers in the mixing matrices, and in the pools, that are in work at a time
 
 
 class Mixed(NamedTuple):
@@ -30,39 +31,39 @@ class Mixed(NamedTuple):
 class Mixup(ABC):
     """A source of mixed samples.
 
-    ``n_shuffles`` None draws a fresh weight vector for each mixed sample. A number S is the paper's scheme: one weight
-    vector for each of S shuffles of the R samples a class, so a pool gives R·S mixes with S different weights.
+    ``fresh`` draws a weight vector for each mixed sample; otherwise one serves all R mixes of a shuffle, as in the
+    paper's Algorithm 1.
     """
 
-    def __init__(self, labels: Tensor, n_classes: int, per_class: int, n_shuffles: int | None) -> None:
-        self.per_class, self.n_shuffles = per_class, n_shuffles
+    def __init__(
+        self, samples: Tensor, labels: Tensor, n_classes: int, per_class: int, n_shuffles: int, fresh: bool
+    ) -> None:
+        self.samples = samples
         self.members = _members(labels, n_classes)
+        self.per_class, self.n_shuffles, self.fresh = per_class, n_shuffles, fresh
 
     def draw(self, beta: float, n_samples: int, generator: Generator | None = None) -> Mixed:
         """Return ``n_samples`` mixed samples with weights from Dirichlet(β, …, β)."""
-        parts: list[Mixed] = []
-        while (missing := n_samples - sum(len(part.outputs) for part in parts)) > 0:
-            parts.append(self._mix_a_pool(beta, missing, generator))
-        features = [part.outputs.features for part in parts if part.outputs.features is not None]
-        logits = torch.cat([part.outputs.logits for part in parts])
-        outputs = Outputs(logits, torch.cat(features) if features else None)
-        return Mixed(outputs, torch.cat([part.log_weights for part in parts]))
+        per_pool = self.per_class * self.n_shuffles
+        n_pools = -(-n_samples // per_pool)
+        at_a_time = max(1, WORK // (len(self.members) * self.per_class * max(per_pool, self.samples[0].numel())))
+        sizes = [min(at_a_time, n_pools - i) for i in range(0, n_pools, at_a_time)]
+        parts = [self._mix_pools(beta, size, generator) for size in sizes]
+        return Mixed(_concatenate([p.outputs for p in parts])[:n_samples], torch.cat([p[1] for p in parts])[:n_samples])
 
-    def _mix_a_pool(self, beta: float, limit: int, generator: Generator | None) -> Mixed:
-        pool = _pool(self.members, self.per_class, generator)
-        n = min(limit, self.per_class * (self.n_shuffles or self._n_rounds))
-        log_weights, matrix = _mixing(len(pool), self.per_class, n, beta, self.n_shuffles, generator)
-        outputs = self._outputs(pool.flatten(), matrix)
-        return Mixed(outputs, log_weights.to(outputs.logits))
-
-    @property
-    def _n_rounds(self) -> int:
-        """How often a pool is used with fresh weights: R times, or as often as the mixing matrix has room."""
-        return max(1, min(self.per_class, MATRIX // (len(self.members) * self.per_class**2)))
+    def _mix_pools(self, beta: float, n_pools: int, generator: Generator | None) -> Mixed:
+        k, r, s = len(self.members), self.per_class, self.n_shuffles
+        rows = _pools(self.members, n_pools, r, generator).flatten(1).to(self.samples.device)
+        n_weights = n_pools * s * (r if self.fresh else 1)
+        log_weights = log_dirichlet(beta, n_weights, k, generator).view(n_pools, s, -1, k).expand(-1, -1, r, -1)
+        matrix = _matrix(log_weights, generator).to(self.samples)
+        pools = self.samples[rows.flatten()].view(n_pools, k * r, -1)
+        outputs = self._outputs((matrix @ pools).view(-1, *self.samples.shape[1:]))
+        return Mixed(outputs, log_weights.reshape(-1, k).to(outputs.logits))
 
     @abstractmethod
-    def _outputs(self, rows: Tensor, matrix: Tensor) -> Outputs:
-        """Mix the samples ``rows`` by ``matrix`` (n, len(rows)) and return the network's outputs for the mixes."""
+    def _outputs(self, mixed: Tensor) -> Outputs:
+        """Return the network's outputs for mixed samples."""
 
 
 class InputMixup(Mixup):
@@ -74,46 +75,50 @@ class InputMixup(Mixup):
         inputs: Tensor,
         labels: Tensor,
         per_class: int = 10,
-        n_shuffles: int | None = 10,
+        n_shuffles: int = 10,
+        fresh: bool = False,
     ) -> None:
-        if not inputs.is_floating_point():
+        if not isinstance(inputs, Tensor) or not inputs.is_floating_point():
+            kind = inputs.dtype if isinstance(inputs, Tensor) else type(inputs).__name__
             raise TypeError(
-                f"`inputs` must be floating-point to be mixed; got {inputs.dtype}. Normalise images to floats; for "
+                f"`inputs` must be a floating-point tensor to be mixed; got {kind}. Normalise images to floats; for "
                 "text or other inputs that cannot be mixed, use FeatureMixup."
             )
-        probe = backbone(inputs[:1])
-        super().__init__(check_labels(labels, len(inputs), probe.n_classes), probe.n_classes, per_class, n_shuffles)
-        self.backbone, self.inputs = backbone, inputs
+        k = backbone(inputs[:1]).n_classes
+        super().__init__(inputs, check_labels(labels, len(inputs), k), k, per_class, n_shuffles, fresh)
+        self.backbone = backbone
 
-    def _outputs(self, rows: Tensor, matrix: Tensor) -> Outputs:
-        pool = self.inputs[rows.to(self.inputs.device)]
-        mixed = matrix.to(pool) @ pool.flatten(1)
-        return self.backbone(mixed.unflatten(1, pool.shape[1:]))
+    def _outputs(self, mixed: Tensor) -> Outputs:
+        return _concatenate([self.backbone(x) for x in mixed.split(BATCH)])
 
 
 class FeatureMixup(Mixup):
     """Mix cached features and apply the last linear layer: any kind of input, and no forward pass."""
 
     def __init__(
-        self, head: nn.Linear, outputs: Outputs, labels: Tensor, per_class: int = 100, n_shuffles: int | None = None
+        self,
+        head: nn.Linear,
+        outputs: Outputs,
+        labels: Tensor,
+        per_class: int = 100,
+        n_shuffles: int = 10,
+        fresh: bool = True,
     ) -> None:
         if outputs.features is None:
             raise ValueError(
                 "`outputs` must have features to mix; got logits alone. Extract them with simplexcal.extract, or fit "
                 "without mixup."
             )
-        if head.in_features != outputs.features.shape[1] or head.out_features != outputs.n_classes:
+        if (head.in_features, head.out_features) != (outputs.n_features, outputs.n_classes):
             raise ValueError(
-                f"`head` must map the {outputs.features.shape[1]} features to {outputs.n_classes} logits; it maps "
+                f"`head` must map the {outputs.n_features} features to {outputs.n_classes} logits; it maps "
                 f"{head.in_features} to {head.out_features}. Pass the layer that made these logits, backbone.head."
             )
-        labels = check_labels(labels, len(outputs), outputs.n_classes)
-        super().__init__(labels, outputs.n_classes, per_class, n_shuffles)
-        self.head, self.features = head, outputs.features
+        k = outputs.n_classes
+        super().__init__(outputs.features, check_labels(labels, len(outputs), k), k, per_class, n_shuffles, fresh)
+        self.head = head
 
-    def _outputs(self, rows: Tensor, matrix: Tensor) -> Outputs:
-        pool = self.features[rows.to(self.features.device)]
-        mixed = matrix.to(pool) @ pool
+    def _outputs(self, mixed: Tensor) -> Outputs:
         weight, bias = self.head.weight.detach().to(mixed), self.head.bias
         return Outputs(nn.functional.linear(mixed, weight, None if bias is None else bias.detach().to(mixed)), mixed)
 
@@ -142,28 +147,27 @@ def _members(labels: Tensor, n_classes: int) -> list[Tensor]:
     return members
 
 
-def _pool(members: list[Tensor], per_class: int, generator: Generator | None) -> Tensor:
-    """Return (K, R) row numbers: R samples of every class, without repetition where there are enough."""
+def _pools(members: list[Tensor], n_pools: int, per_class: int, generator: Generator | None) -> Tensor:
+    """Return row numbers (P, K, R): R samples of every class, each once where there are enough, else about equally."""
     device = "cpu" if generator is None else generator.device
     rows = []
     for candidates in members:
         rounds = -(-per_class // len(candidates))
-        order = [torch.randperm(len(candidates), generator=generator, device=device).cpu() for _ in range(rounds)]
-        rows.append(candidates[torch.cat(order)[:per_class]])
-    return torch.stack(rows)
+        order = torch.rand(n_pools, rounds, len(candidates), generator=generator, device=device).argsort(-1)
+        rows.append(candidates.to(device)[order.flatten(1)[:, :per_class]])
+    return torch.stack(rows, 1)
 
 
-def _mixing(
-    k: int, per_class: int, n: int, beta: float, n_shuffles: int | None, generator: Generator | None
-) -> tuple[Tensor, Tensor]:
-    """Return ln w (n, K) and the matrix (n, K·R) that takes, in each shuffle, each of the R samples a class once."""
-    device = "cpu" if generator is None else generator.device
-    n_rounds = -(-n // per_class)
-    chosen = torch.rand(n_rounds, k, per_class, generator=generator, device=device).argsort(-1)  # R-permutations
-    columns = (chosen + per_class * torch.arange(k, device=device)[:, None]).transpose(1, 2).flatten(0, 1)[:n]
-    if n_shuffles is None:
-        log_weights = log_dirichlet(beta, n, k, generator)
-    else:
-        log_weights = log_dirichlet(beta, n_rounds, k, generator).repeat_interleave(per_class, 0)[:n]
-    matrix = torch.zeros(n, k * per_class, device=device)
-    return log_weights, matrix.scatter_(1, columns, log_weights.exp().float())
+def _matrix(log_weights: Tensor, generator: Generator | None) -> Tensor:
+    """Return (P, S·R, K·R), given ln w (P, S, R, K): in each shuffle each of a class's R samples is taken once."""
+    n_pools, s, r, k = log_weights.shape
+    device = log_weights.device
+    shuffled = torch.rand(n_pools, s, k, r, generator=generator, device=device).argsort(-1)
+    columns = (shuffled + r * torch.arange(k, device=device).unsqueeze(-1)).transpose(2, 3)
+    matrix = torch.zeros(n_pools, s, r, k * r, device=device)
+    return matrix.scatter_(-1, columns, log_weights.exp().float()).flatten(1, 2)
+
+
+def _concatenate(outputs: list[Outputs]) -> Outputs:
+    features = [part.features for part in outputs if part.features is not None]
+    return Outputs(torch.cat([part.logits for part in outputs]), torch.cat(features) if features else None)

@@ -25,7 +25,8 @@ class Head(nn.Module):
     """Small networks, one for each fold of the data; the average of their (ln τ, ln λ) is trusted so far as it proved.
 
     Each network learns from all folds but its own. On its own fold it shows what it is worth: the trust, from 0
-    (temperature scaling) to 1, is the one with the best likelihood there. So few data cannot make matters worse.
+    (temperature scaling) to 1, is the one whose gain in likelihood there is the largest, less one standard error. So
+    few data hardly make matters worse.
     """
 
     shift: Tensor
@@ -65,8 +66,8 @@ class Head(nn.Module):
         minimise(loss, self.parameters(), N_STEPS, LEARNING_RATE, WEIGHT_DECAY, progress, anneal=True)
         with torch.no_grad():
             unseen = self._learned(inputs)[fold, torch.arange(len(fold), device=fold.device)]
-            scores = [self._trusting(logits, unseen, trust).log_likelihood(labels).mean() for trust in TRUSTS]
-        self.trust.fill_(TRUSTS[int(torch.stack(scores).argmax())])
+            scores = [self._trusting(logits, unseen, trust).log_likelihood(labels) for trust in TRUSTS]
+        self.trust.fill_(TRUSTS[_surest_gain(torch.stack(scores))])
 
     def _inputs(self, logits: Tensor) -> Tensor:
         return (statistics(logits) - self.shift) / self.scale
@@ -95,6 +96,12 @@ def statistics(logits: Tensor) -> Tensor:
 def _concrete(logits: Tensor, logarithms: Tensor) -> Concrete:
     tau, temperature = logarithms.clamp(-7, 7).exp().unbind(-1)
     return Concrete(logits / tau.unsqueeze(-1), temperature, validate_args=False)
+
+
+def _surest_gain(scores: Tensor) -> int:
+    """Return the row of log-likelihoods (T, N) with the largest gain over the first, less its standard error."""
+    gain = scores - scores[0]
+    return int((gain.mean(-1) - gain.std(-1) / gain.shape[1] ** 0.5).argmax())
 
 
 def _batches(fold: Tensor, generator: Generator | None) -> Iterator[Tensor]:

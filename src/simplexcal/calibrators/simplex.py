@@ -37,7 +37,7 @@ class SimplexTemperatureScaling(Calibrator):
 
     def __init__(
         self,
-        betas: Sequence[float] = (2.0,),
+        betas: Sequence[float] = (4.0,),
         widths: Sequence[int] = (128, 64),
         n_steps: int = 1000,
         batch_size: int = 256,

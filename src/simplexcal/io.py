@@ -1,0 +1,153 @@
+"""Outputs and calibrators as one safetensors file each, with a JSON header in its metadata. Nothing is pickled.
+
+The header names what is needed to make the object again, and holds a SHA-256 checksum of itself and all tensors. The
+checksum finds damage and careless edits; it is not a signature.
+"""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+import simplexcal
+from simplexcal._checks import NotFittedError
+from simplexcal.calibrators import CALIBRATORS, Calibrator
+from simplexcal.records import Outputs
+
+FORMAT = 1  # goes up when older versions of the library cannot read the file
+KEY = "simplexcal"  # of the header in the metadata
+
+Header = dict[str, Any]
+Tensors = dict[str, Tensor]
+
+
+def save_calibrator(calibrator: Calibrator, path: str | Path, *, fingerprint: str | None = None) -> None:
+    """Write a fitted calibrator to ``path``, with the ``fingerprint`` of the backbone that it was fitted for."""
+    if calibrator.n_classes is None:
+        raise NotFittedError(f"This {type(calibrator).__name__} is not fitted yet. Call fit(outputs, labels) first.")
+    description = {
+        "method": _method(calibrator),
+        "settings": calibrator.settings,
+        "n_classes": calibrator.n_classes,
+        "n_features": calibrator.n_features,
+        "fingerprint": fingerprint,
+    }
+    _write(Path(path), "calibrator", description, calibrator.state_dict())
+
+
+def load_calibrator(path: str | Path) -> tuple[Calibrator, Header]:
+    """Return the calibrator in the file, on the CPU, and the file's header."""
+    header, tensors = _read(Path(path), "calibrator")
+    method = header["method"]
+    if method not in CALIBRATORS:
+        known = ", ".join(CALIBRATORS)
+        raise ValueError(f"'{path}' holds the method {method!r}; this version knows {known}. {_remedy(header)}")
+    try:
+        calibrator = CALIBRATORS[method](**header["settings"])
+        calibrator.build(header["n_classes"], header["n_features"])
+        calibrator.load_state_dict(tensors, assign=True)  # assigned, so that the dtypes are those of the file
+    except (TypeError, RuntimeError) as error:
+        raise ValueError(f"'{path}' does not fit this version's {method!r}. {_remedy(header)}") from error
+    return calibrator.requires_grad_(False).eval(), header
+
+
+def save_outputs(outputs: Outputs, labels: Tensor | None, path: str | Path) -> None:
+    """Write a network's outputs to ``path``, and the labels if there are any."""
+    if labels is not None and labels.shape != (len(outputs),):
+        raise ValueError(
+            f"`labels` must have shape ({len(outputs)},), one for each input; got {tuple(labels.shape)}. "
+            "Save the labels of these outputs, or None."
+        )
+    columns = {"logits": outputs.logits, "features": outputs.features, "labels": labels}
+    _write(Path(path), "outputs", {}, {name: x for name, x in columns.items() if x is not None})
+
+
+def load_outputs(path: str | Path) -> tuple[Outputs, Tensor | None]:
+    """Return the outputs in the file, and the labels or None, on the CPU."""
+    _, tensors = _read(Path(path), "outputs")
+    return Outputs(tensors["logits"], tensors.get("features")), tensors.get("labels")
+
+
+def _method(calibrator: Calibrator) -> str:
+    for name, kind in CALIBRATORS.items():
+        if kind is type(calibrator):
+            return name
+    raise ValueError(
+        f"`calibrator` must be of a type in CALIBRATORS to be found again; got {type(calibrator).__name__}. "
+        "Add it to CALIBRATORS, here and where the file is loaded."
+    )
+
+
+def _remedy(header: Header) -> str:
+    return f"It was written by simplexcal {header['versions']['simplexcal']}: install that version, or fit again."
+
+
+def _write(path: Path, kind: str, description: Header, tensors: Tensors) -> None:
+    tensors = {name: x.detach().cpu().clone(memory_format=torch.contiguous_format) for name, x in tensors.items()}
+    versions = {"simplexcal": simplexcal.__version__, "torch": str(torch.__version__)}
+    header = {"format": FORMAT, "kind": kind, "versions": versions, **description}
+    header["checksum"] = _checksum(header, tensors)
+    _replace(path, save(tensors, {KEY: json.dumps(header)}))
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write the file whole or not at all: an interrupted write leaves what was there before."""
+    part = path.with_name(f".{token_hex(8)}.part")
+    try:
+        with part.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _read(path: Path, kind: str) -> tuple[Header, Tensors]:
+    try:
+        with safe_open(path, "pt") as file:
+            header = _header(path, (file.metadata() or {}).get(KEY))
+            tensors = {name: file.get_tensor(name).clone() for name in sorted(file.keys())}  # the file itself is mapped
+    except SafetensorError as error:
+        raise ValueError(
+            f"'{path}' is not a whole safetensors file ({error}). It was cut short, damaged, or is of another kind: "
+            "save it again."
+        ) from error
+    if header.get("checksum") != _checksum(header, tensors):
+        raise ValueError(f"'{path}' is damaged or was edited: its checksum is wrong. Save it again.")
+    if (other := header["kind"]) != kind:
+        raise ValueError(f"'{path}' is of kind {other!r}, not {kind!r}. Read it with simplexcal.io.load_{other}.")
+    return header, tensors
+
+
+def _header(path: Path, text: str | None) -> Header:
+    if text is None:
+        raise ValueError(f"'{path}' was not written by simplexcal: its header is missing. Pass a file from `save`.")
+    try:
+        header: Header = json.loads(text)
+        newer = header["format"] > FORMAT
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"'{path}' is damaged or was edited: its header cannot be read. Save it again.") from error
+    if newer:
+        raise ValueError(
+            f"'{path}' was written by a newer simplexcal, in format {header['format']}; this version reads format "
+            f"{FORMAT}. Upgrade with pip install --upgrade simplexcal."
+        )
+    return header
+
+
+def _checksum(header: Header, tensors: Tensors) -> str:
+    """Return the SHA-256 digest of the rest of the header, and of the tensors' names, dtypes, shapes and bytes."""
+    rest = {name: value for name, value in header.items() if name != "checksum"}
+    listed = [(name, str(x.dtype), list(x.shape)) for name, x in sorted(tensors.items())]
+    digest = hashlib.sha256(json.dumps([rest, listed], sort_keys=True).encode())
+    for name, _, _ in listed:
+        digest.update(tensors[name].flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()

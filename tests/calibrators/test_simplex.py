@@ -1,0 +1,270 @@
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from simplexcal import Concrete, FeatureMixup, Outputs, SimplexTemperatureScaling, TemperatureScaling
+from simplexcal.calibrators import _branch, _head
+from simplexcal.calibrators._branch import Branch, Pool, negative_log_density
+from simplexcal.calibrators._head import Head, statistics
+from simplexcal.calibrators.base import Task
+from simplexcal.calibrators.simplex import _smallest_ece
+from simplexcal.metrics import ece
+
+SMALL: dict[str, Any] = {"widths": (8,), "n_steps": 30, "pool_size": 300, "batch_size": 50}
+
+
+def synthetic(n: int, k: int, seed: int = 0, sharpness: float = 2.0) -> tuple[nn.Linear, Outputs, Tensor]:
+    """Features, a head, and labels drawn from a softmax that the head's logits overstate by ``sharpness``."""
+    g = torch.Generator().manual_seed(seed)
+    head = nn.Linear(2 * k, k)
+    nn.init.normal_(head.weight, std=2 * (2 * k) ** -0.5, generator=g)
+    nn.init.zeros_(head.bias)
+    features = torch.randn(n, 2 * k, generator=g)
+    logits = head(features).detach()
+    labels = torch.multinomial(logits.softmax(-1), 1, generator=g).squeeze(1)
+    labels[:k] = torch.arange(k)
+    head.weight.data *= sharpness
+    return head, Outputs(sharpness * logits, features), labels
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few steps for the head, where its quality does not matter."""
+    monkeypatch.setattr(_head, "N_STEPS", 20)
+
+
+def nll(probs: Tensor, labels: Tensor) -> float:
+    return float(-probs.gather(1, labels[:, None]).log().mean())
+
+
+# --- the branch -------------------------------------------------------------------------------------------------------
+
+
+def test_the_loss_is_the_papers_formula() -> None:
+    # eq. (9) as it is printed, on numbers where it does not overflow
+    g = torch.Generator().manual_seed(0)
+    branch = Branch(1, 3, (4,))
+    branch.initialise(g)
+    logits, features = torch.randn(1, 5, 3, generator=g), torch.randn(1, 5, 3, generator=g)
+    pi = torch.rand(1, 5, 3, generator=g).softmax(-1)
+    lam, alpha, k = branch(features).unsqueeze(-1), logits.exp(), 3
+    printed = (
+        -(k - 1) * lam.log().squeeze(-1)
+        - alpha.log().sum(-1)
+        + ((lam + 1) * pi.log()).sum(-1)
+        + k * (alpha * pi**-lam).sum(-1).log()
+    ).mean(-1)
+    ours = negative_log_density(branch, Pool(logits, features, pi.log()))
+    torch.testing.assert_close(ours, printed - torch.tensor(3.0).lgamma())  # the paper drops ln Γ(K)
+
+
+def test_heads_trained_together_do_not_see_each_other() -> None:
+    g = torch.Generator().manual_seed(0)
+    branch = Branch(3, 5, (7, 4))
+    branch.initialise(g)
+    features = torch.randn(6, 5, generator=g)
+    for i in range(3):
+        alone = Branch(1, 5, (7, 4))
+        alone.load_state_dict(branch.take(i))
+        torch.testing.assert_close(alone(features)[0], branch(features)[i])
+
+
+def test_the_branch_is_the_one_of_the_paper() -> None:
+    branch = Branch(1, 512, SimplexTemperatureScaling.paper().widths)
+    assert [tuple(w.shape[1:]) for w in branch.weights] == [
+        (512, 1024),
+        (1024, 1024),
+        (1024, 512),
+        (512, 256),
+        (256, 1),
+    ]
+
+
+@pytest.mark.parametrize("beta", [0.02, 0.2, 2.0])
+@pytest.mark.parametrize("k", [2, 10, 100, 1000])
+def test_training_stays_finite(beta: float, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    head, outputs, labels = synthetic(2 * k, k)
+    losses: list[Tensor] = []
+
+    def recorded(branch: Branch, batch: Pool) -> Tensor:
+        losses.append(negative_log_density(branch, batch).detach())
+        return negative_log_density(branch, batch)
+
+    monkeypatch.setattr("simplexcal.calibrators.simplex.negative_log_density", recorded)
+    sts = SimplexTemperatureScaling(betas=(beta,), head=False, **SMALL)
+    sts.fit(outputs, labels, mixup=FeatureMixup(head, outputs, labels, per_class=2))
+    assert len(losses) == 30
+    assert torch.stack(losses).isfinite().all()
+    assert sts(outputs).probs.isfinite().all()
+
+
+def test_training_lowers_the_loss() -> None:
+    head, outputs, labels = synthetic(400, 5)
+    mixup = FeatureMixup(head, outputs, labels)
+    batch = _branch._draw(mixup, [1.0], 2000, torch.Generator().manual_seed(9))
+    sts = SimplexTemperatureScaling(betas=(1.0,), head=False, n_steps=300)
+    sts.fit(outputs, labels, mixup=mixup, generator=torch.Generator().manual_seed(1))
+    untrained = Branch(1, 10, sts.widths)
+    untrained.initialise(torch.Generator().manual_seed(1))
+    assert sts.branch is not None
+    assert negative_log_density(sts.branch, batch) < negative_log_density(untrained, batch)
+
+
+def test_beta_is_the_one_with_the_smallest_ece() -> None:
+    _, outputs, labels = synthetic(500, 4)
+    heads = Branch(3, 8, ())  # one layer with zero weights: λ is softplus of the bias, whatever the input
+    heads.biases[0].data[:, 0, 0] = torch.tensor([-3.0, 2.0, 20.0])
+    temperatures = torch.nn.functional.softplus(heads.biases[0].detach().flatten()) + _branch.SMALLEST
+    correct = outputs.label == labels
+    errors = [float(ece(Concrete(outputs.logits, float(t)).mean.amax(-1), correct)) for t in temperatures]
+    assert _smallest_ece(heads, Task(outputs, labels, None, None, False)) == errors.index(min(errors)) == 1
+
+
+# --- the head ---------------------------------------------------------------------------------------------------------
+
+
+def test_statistics_by_hand() -> None:
+    z = torch.tensor([[0.0, 2.0]])
+    p = 1 / (1 + torch.tensor(-2.0).exp())
+    entropy = -(p * p.log() + (1 - p) * (1 - p).log())
+    expected = torch.stack([torch.tensor(2.0), (-p.log()).log(), entropy, torch.tensor(1.0)])
+    torch.testing.assert_close(statistics(z)[0], expected)
+
+
+def test_the_default_has_a_better_likelihood_than_temperature_scaling_where_one_temperature_is_not_enough() -> None:
+    # half of the inputs are far over-confident, half are right: no single T mends both
+    _, outputs, labels = synthetic(4000, 6, sharpness=1.0)
+    wild = outputs.logits.amax(-1) > outputs.logits.amax(-1).median()
+    outputs = Outputs(torch.where(wild[:, None], 4 * outputs.logits, outputs.logits))
+    train, test = slice(0, 2000), slice(2000, None)
+    sts = SimplexTemperatureScaling().fit(outputs[train], labels[train], generator=torch.Generator().manual_seed(0))
+    ts = TemperatureScaling().fit(outputs[train], labels[train])
+    gain = nll(ts(outputs[test]).probs, labels[test]) - nll(sts(outputs[test]).probs, labels[test])
+    assert gain > 0.05
+
+
+@pytest.mark.parametrize("factor", [0.3, 10.0])
+def test_the_scale_of_the_logits_does_not_matter(factor: float) -> None:
+    _, outputs, labels = synthetic(600, 5)
+    scaled = Outputs(outputs.logits * factor)
+    a, b = (
+        SimplexTemperatureScaling().fit(o, labels, generator=torch.Generator().manual_seed(0))(o)
+        for o in (Outputs(outputs.logits), scaled)
+    )
+    torch.testing.assert_close(a.probs, b.probs, rtol=0, atol=2e-3)
+
+
+def test_an_underconfident_network_is_sharpened() -> None:
+    _, outputs, labels = synthetic(2000, 5, sharpness=0.3)
+    sts = SimplexTemperatureScaling().fit(outputs, labels, generator=torch.Generator().manual_seed(0))
+    assert sts(outputs).confidence.mean() > outputs.logits.softmax(-1).amax(-1).mean() + 0.1
+    assert nll(sts(outputs).probs, labels) < nll(outputs.logits.softmax(-1), labels)
+
+
+def test_an_untrusted_head_is_temperature_scaling() -> None:
+    logits = torch.randn(20, 7, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(Head(7)(logits).mean, logits.softmax(-1), rtol=0, atol=1e-4)
+
+
+def test_trust_takes_the_surest_gain() -> None:
+    flat = torch.zeros(100)
+    noisy = torch.randn(100, generator=torch.Generator().manual_seed(0)) * 5 + 0.1
+    assert _head._surest_gain(torch.stack([flat, noisy])) == 0
+    assert _head._surest_gain(torch.stack([flat, noisy, flat + 0.05])) == 2
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.filterwarnings("ignore:The logits say nothing")
+@pytest.mark.parametrize(("n", "k"), [(3, 2), (10, 3), (40, 2)])
+def test_few_samples_do_not_break_the_fit(n: int, k: int) -> None:
+    _, outputs, labels = synthetic(n, k)
+    sts = SimplexTemperatureScaling().fit(Outputs(outputs.logits), labels)
+    assert sts(outputs).probs.isfinite().all()
+
+
+@pytest.mark.usefixtures("quick")
+def test_separable_data_warn_and_stay_finite() -> None:
+    _, outputs, _ = synthetic(100, 3)
+    with pytest.warns(UserWarning, match="classified correctly"):
+        sts = SimplexTemperatureScaling().fit(Outputs(outputs.logits), outputs.label)
+    assert sts(outputs).probs.isfinite().all()
+
+
+# --- the calibrator ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("quick")
+def test_uncertainties_are_those_of_the_branch() -> None:
+    head, outputs, labels = synthetic(300, 4)
+    sts = SimplexTemperatureScaling(**SMALL).fit(outputs, labels, mixup=FeatureMixup(head, outputs, labels))
+    prediction = sts(outputs)
+    assert sts.branch is not None
+    assert outputs.features is not None
+    d = Concrete(outputs.logits, sts.branch(outputs.features)[0])
+    assert prediction.aleatoric is not None
+    assert prediction.epistemic is not None
+    torch.testing.assert_close(prediction.aleatoric, d.expected_entropy())
+    torch.testing.assert_close(prediction.epistemic, d.entropy())
+
+
+def test_the_papers_probabilities_are_the_mean_of_the_branchs_distribution() -> None:
+    head, outputs, labels = synthetic(300, 4)
+    sts = SimplexTemperatureScaling(head=False, **SMALL)
+    sts.fit(outputs, labels, mixup=FeatureMixup(head, outputs, labels))
+    assert sts.branch is not None
+    assert outputs.features is not None
+    d = Concrete(outputs.logits, sts.branch(outputs.features)[0])
+    torch.testing.assert_close(sts(outputs).probs, d.mean)
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_prediction_is_the_networks_with_ties_and_saturated_logits() -> None:
+    head, outputs, labels = synthetic(300, 4)
+    sts = SimplexTemperatureScaling(**SMALL).fit(outputs, labels, mixup=FeatureMixup(head, outputs, labels))
+    logits = torch.tensor([[3.0, 3.0, 3.0, 3.0], [1e4, 1e4, 0.0, -1e4], [0.0, 800.0, 799.99994, 1.0]])
+    prediction = sts(Outputs(logits, torch.zeros(3, 8)))
+    assert torch.equal(prediction.label, logits.argmax(-1))
+    assert (prediction.confidence >= prediction.probs.amax(-1)).all()
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_same_generator_gives_the_same_fit_and_a_second_fit_forgets_the_first() -> None:
+    head, outputs, labels = synthetic(300, 4)
+    mixup = FeatureMixup(head, outputs, labels)
+    fits = [SimplexTemperatureScaling(**SMALL) for _ in range(2)]
+    fits[1].fit(outputs[:100], labels[:100])
+    for sts in fits:
+        sts.fit(outputs, labels, mixup=mixup, generator=torch.Generator().manual_seed(7))
+    assert torch.equal(fits[0](outputs).probs, fits[1](outputs).probs)
+    assert all(torch.equal(a, b) for a, b in zip(*(sts.state_dict().values() for sts in fits), strict=True))
+
+
+@pytest.mark.usefixtures("quick")
+def test_gradients_of_a_prediction_reach_the_logits() -> None:
+    _, outputs, labels = synthetic(200, 4)
+    sts = SimplexTemperatureScaling().fit(Outputs(outputs.logits), labels)
+    logits = outputs.logits.clone().requires_grad_()
+    cross_entropy(sts(Outputs(logits)).probs.log(), labels).backward()
+    assert logits.grad is not None
+    assert logits.grad.isfinite().all()
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_paper_needs_mixes_and_features() -> None:
+    head, outputs, labels = synthetic(100, 3)
+    with pytest.raises(ValueError, match=r"`mixup` must be given for a fit without the head"):
+        SimplexTemperatureScaling(head=False, **SMALL).fit(outputs, labels)
+    mixup = FeatureMixup(head, outputs, labels)
+    with pytest.raises(ValueError, match=r"`outputs` must have features"):
+        SimplexTemperatureScaling(**SMALL).fit(Outputs(outputs.logits), labels, mixup=mixup)
+
+
+@pytest.mark.usefixtures("quick")
+def test_features_must_be_those_of_the_fit() -> None:
+    head, outputs, labels = synthetic(100, 3)
+    sts = SimplexTemperatureScaling(**SMALL).fit(outputs, labels, mixup=FeatureMixup(head, outputs, labels))
+    with pytest.raises(ValueError, match=r"`features` must have the 6 columns of the fit; got None"):
+        sts(Outputs(outputs.logits))

@@ -1,0 +1,47 @@
+import pytest
+import torch
+
+from simplexcal import Outputs, Prediction
+
+
+def test_the_label_is_the_largest_logit() -> None:
+    assert Outputs(torch.tensor([[1.0, 3.0, 3.0], [2.0, 0.0, 1.0]])).label.tolist() == [1, 0]
+
+
+def test_rows_can_be_taken_and_moved_together() -> None:
+    outputs = Outputs(torch.randn(5, 3), torch.randn(5, 2))
+    part = outputs[torch.tensor([4, 0])].to(torch.float64)
+    assert len(part) == 2
+    assert part.features is not None
+    assert part.features.dtype == part.logits.dtype == torch.float64
+    assert (outputs.n_classes, outputs.n_features, Outputs(outputs.logits).n_features) == (3, 2, None)
+
+
+def test_half_precision_becomes_float32() -> None:
+    outputs = Outputs(torch.zeros(2, 3, dtype=torch.bfloat16), torch.zeros(2, 4, dtype=torch.float16))
+    assert outputs.features is not None
+    assert outputs.logits.dtype == outputs.features.dtype == torch.float32
+
+
+def test_probabilities_are_taken_only_when_they_are_called_so() -> None:
+    probs = torch.tensor([[0.7, 0.3], [1.0, 0.0]])
+    torch.testing.assert_close(Outputs.from_probs(probs).logits.softmax(-1), probs)
+
+
+@pytest.mark.parametrize("logits", [torch.tensor([[2.0, -1.0]]), torch.tensor([[0.4, 0.4]])])
+def test_logits_where_probabilities_are_meant_are_refused(logits: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match=r"`probs` must be .*If these are logits, apply softmax"):
+        Outputs.from_probs(logits)
+
+
+def test_shapes_are_checked() -> None:
+    with pytest.raises(ValueError, match=r"`logits` must have shape \(N, K\) with K >= 2 classes; got \(5,\)"):
+        Outputs(torch.zeros(5))
+    with pytest.raises(ValueError, match=r"`features` must have shape \(N, D\) with N = 5 .* got \(5, 2, 2\)"):
+        Outputs(torch.zeros(5, 3), torch.zeros(5, 2, 2))
+
+
+def test_confidence_is_the_probability_of_the_label() -> None:
+    prediction = Prediction(torch.tensor([[0.5, 0.5], [0.1, 0.9]]), torch.tensor([1, 1]))
+    assert prediction.confidence.tolist() == pytest.approx([0.5, 0.9])
+    assert len(prediction) == 2
