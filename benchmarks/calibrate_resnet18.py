@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 
 import torch
+from experiments.networks import ResNet18
 
 import simplexcal as sc
-from experiments.networks import ResNet18
 from simplexcal.calibrators.simplex import PAPER_BETAS, PAPER_WIDTHS
 
 
@@ -29,8 +29,7 @@ def main() -> None:
     net = ResNet18().cuda()
     images = torch.randn(5000, 3, 32, 32, device="cuda", generator=generator)
     labels = torch.randint(10, (5000,), device="cuda", generator=generator)
-    settings = {"betas": PAPER_BETAS, "widths": PAPER_WIDTHS, "n_steps": 3000, "batch_size": 100}
-    method = sc.SimplexTemperatureScaling(**settings)
+    method = sc.SimplexTemperatureScaling(PAPER_BETAS, PAPER_WIDTHS, n_steps=3000, batch_size=100)
 
     def run() -> None:
         sc.calibrate(net, (images, labels), method, mixup="inputs", generator=generator)

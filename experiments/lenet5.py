@@ -70,7 +70,8 @@ def load(data: Path) -> tuple[sc.Backbone, Tensor, Tensor]:
 
 def split(n: int) -> tuple[Tensor, Tensor]:
     """Return the rows for calibration and for judgement: halves of the fixed permutation of seed 42."""
-    return torch.randperm(n, generator=torch.Generator().manual_seed(42)).tensor_split(2)
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(42))
+    return order[: n // 2], order[n // 2 :]
 
 
 def floor(confidence: Tensor, n_trials: int = 1000) -> tuple[float, float]:

@@ -95,6 +95,23 @@ def test_many_classes_in_float32_equal_float64(k: int, generator: torch.Generato
     torch.testing.assert_close(single.entropy().double(), double.entropy(), rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize(("dtype", "atol"), [(torch.float32, 1e-5), (torch.float64, 1e-11)])
+def test_log_likelihood_is_the_logarithm_of_the_mean(
+    dtype: torch.dtype, atol: float, generator: torch.Generator
+) -> None:
+    logits = 5 * torch.randn(200, 10, generator=generator).to(dtype)
+    labels = torch.randint(10, (200,), generator=generator)
+    d = Concrete(logits, torch.logspace(-3, 3, 200).to(dtype))
+    expected = d.mean.gather(1, labels[:, None]).squeeze(1).log()
+    torch.testing.assert_close(d.log_likelihood(labels), expected, rtol=0, atol=atol)
+
+
+def test_log_likelihood_survives_where_the_mean_underflows() -> None:
+    d = Concrete(torch.tensor([0.0, -500.0]), 0.1)
+    assert d.mean[1] == 0
+    assert d.log_likelihood(torch.tensor(1)).item() == pytest.approx(-500, rel=1e-3)
+
+
 def test_small_probabilities_are_relatively_exact(golden: list[dict[str, Any]]) -> None:
     for case in golden:
         expected = torch.tensor(case["mean"], dtype=DOUBLE)

@@ -112,7 +112,13 @@ def test_memory_is_bounded_by_the_pools_in_work(
     monkeypatch.setattr("simplexcal.mixup.WORK", 1)  # one pool at a time
     sizes: list[int] = []
     source = InputMixup(Linear(), inputs, labels, per_class=2, n_shuffles=3)
-    monkeypatch.setattr(source, "_outputs", lambda mixed: sizes.append(len(mixed)) or Linear()(mixed))
+
+    def outputs(mixed: Tensor) -> Outputs:
+        sizes.append(len(mixed))
+        result: Outputs = Linear()(mixed)
+        return result
+
+    monkeypatch.setattr(source, "_outputs", outputs)
     assert len(source.draw(1.0, 20).outputs) == 20
     assert sizes == [6, 6, 6, 6]
 

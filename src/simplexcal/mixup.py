@@ -142,7 +142,7 @@ def _members(labels: Tensor, n_classes: int) -> list[Tensor]:
         listed = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
         raise ValueError(
             f"`labels` must hold every class, since Multi-Mixup mixes one sample of each; missing: {listed}. "
-            "Add such samples, or fit without mixup."
+            "Add such samples, or fit without mixup (mixup=None)."
         )
     return members
 

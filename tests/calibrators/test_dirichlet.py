@@ -134,7 +134,7 @@ def test_a_pool_of_mixes_is_used_five_times_and_then_drawn_anew(generator: Gener
             self.sizes.append(n_samples)
             return Mixed(Outputs(torch.arange(2.0 * n_samples).view(-1, 2)), torch.zeros(n_samples, 2))
 
-        def _outputs(self, rows: Tensor, matrix: Tensor) -> Outputs:
+        def _outputs(self, mixed: Tensor) -> Outputs:
             raise NotImplementedError
 
     mixup = Counted()

@@ -9,11 +9,16 @@ from collections.abc import Iterator
 
 import torch
 from torch import Generator, Tensor, nn
+from torch.nn.functional import one_hot
 
 from simplexcal.calibrators._training import draw_uniform, home, minimise
 from simplexcal.concrete import Concrete
 
 N_LARGEST = 10  # logits whose gaps to the largest are statistics
+MOST_CLASSES, PER_CLASS = (
+    100,
+    100,
+)  # the predicted class is an input too, for so few classes and so many samples of each
 N_FOLDS, N_HIDDEN = 3, 16
 BATCH, N_STEPS, LEARNING_RATE, WEIGHT_DECAY = 400, 250, 1e-2, 1e-3
 START = (0.0, -1.0)  # ln τ and ln λ before training
@@ -31,15 +36,18 @@ class Head(nn.Module):
 
     shift: Tensor
     scale: Tensor
+    by_class: Tensor
     trust: Tensor
 
     def __init__(self, n_classes: int) -> None:
         super().__init__()
         n_statistics = min(N_LARGEST, n_classes) + 2
+        n_inputs = n_statistics + (n_classes if n_classes <= MOST_CLASSES else 0)
         self.register_buffer("shift", torch.zeros(n_statistics))
         self.register_buffer("scale", torch.ones(n_statistics))
+        self.register_buffer("by_class", torch.zeros(()))  # 1 where the predicted class is an input
         self.register_buffer("trust", torch.zeros(()))
-        self.inner = nn.Parameter(torch.zeros(N_FOLDS, n_statistics, N_HIDDEN))
+        self.inner = nn.Parameter(torch.zeros(N_FOLDS, n_inputs, N_HIDDEN))
         self.inner_bias = nn.Parameter(torch.zeros(N_FOLDS, 1, N_HIDDEN))
         self.outer = nn.Parameter(torch.zeros(N_FOLDS, N_HIDDEN, 2))
         self.outer_bias = nn.Parameter(torch.zeros(N_FOLDS, 1, 2))
@@ -53,7 +61,8 @@ class Head(nn.Module):
         raw = statistics(logits)
         self.shift.copy_(raw.mean(0))
         self.scale.copy_(raw.std(0).clamp_min(1e-6))
-        draw_uniform(self.inner, self.inner.shape[1] ** -0.5, generator)
+        self.by_class.fill_(len(logits) >= PER_CLASS * logits.shape[1])
+        draw_uniform(self.inner, raw.shape[1] ** -0.5, generator)
         for parameter in (self.inner_bias, self.outer, self.outer_bias):
             nn.init.zeros_(parameter)
         fold = torch.randperm(len(logits), generator=generator, device=home(generator)).to(logits.device) % N_FOLDS
@@ -70,10 +79,13 @@ class Head(nn.Module):
         self.trust.fill_(TRUSTS[_surest_gain(torch.stack(scores))])
 
     def _inputs(self, logits: Tensor) -> Tensor:
-        return (statistics(logits) - self.shift) / self.scale
+        inputs = (statistics(logits) - self.shift) / self.scale
+        if logits.shape[1] > MOST_CLASSES:
+            return inputs
+        return torch.cat([inputs, self.by_class * one_hot(logits.argmax(-1), logits.shape[1])], -1)
 
     def _learned(self, inputs: Tensor) -> Tensor:
-        """Return (ln τ, ln λ) of every network, (F, n, 2), for inputs (n, S), or for each network's own (F, n, S)."""
+        """Return (ln τ, ln λ) of every network, (F, n, 2), for inputs (n, I), or for each network's own (F, n, I)."""
         inputs = inputs.expand(N_FOLDS, *inputs.shape[-2:])
         hidden = torch.tanh(torch.baddbmm(self.inner_bias, inputs, self.inner))
         return torch.baddbmm(self.outer_bias, hidden, self.outer) + inputs.new_tensor(START)

@@ -46,7 +46,6 @@ def _linear_layers(module: nn.Module) -> list[nn.Linear]:
 
 
 def draw_uniform(parameter: Tensor, bound: float, generator: Generator | None) -> None:
-    """Set a tensor to U(-bound, bound)."""
     """Set ``parameter`` to numbers from U(±bound)."""
     unit = torch.rand(parameter.shape, generator=generator, device=home(generator))
     parameter.data.copy_((2 * unit - 1) * bound)

@@ -1,7 +1,7 @@
 """Simplex Temperature Scaling."""
 
 from collections.abc import Sequence
-from typing import Self
+from typing import Self, cast
 
 import torch
 from torch import Tensor
@@ -93,12 +93,22 @@ class SimplexTemperatureScaling(Calibrator):
         self.branch.load_state_dict(heads.take(best))
         self.beta.fill_(self.betas[best])
 
+    def concrete(self, outputs: Outputs) -> Concrete:
+        """Return the distribution that gives the uncertainties: the branch's, or the head's where there is none."""
+        if self.branch is not None and self.beta > 0:
+            return _concrete(outputs, self.branch)[0]
+        return self._likely(outputs)
+
     def _predict(self, outputs: Outputs) -> Prediction:
-        by_branch = [] if self.branch is None or self.beta == 0 else _concrete(outputs, self.branch)
-        by_head = [] if self.likelihood_head is None else [self.likelihood_head(self._scaled(outputs.logits))]
-        m = (by_branch or by_head)[0].moments()
-        probs = by_head[0].mean if by_branch and by_head else m.mean
+        m = self.concrete(outputs).moments()
+        probs = m.mean if self.likelihood_head is None or self.beta == 0 else self._likely(outputs).mean
         return Prediction(probs, outputs.label, m.expected_entropy, m.entropy)
+
+    def _likely(self, outputs: Outputs) -> Concrete:
+        """Return the distribution whose mean has the best likelihood: the head's."""
+        head = cast(Head, self.likelihood_head)
+        likely: Concrete = head(self._scaled(outputs.logits))
+        return likely
 
     def _scaled(self, logits: Tensor) -> Tensor:
         return logits / self.log_temperature.exp()
