@@ -1,9 +1,10 @@
-"""STS with 19 values of β calibrates a ResNet-18 with 5000 images of 32 × 32 in at most 10 s on one NVIDIA H200.
+"""STS with 19 values of β calibrates a ResNet-18 with 5000 images of 32 × 32 in about 12 s on one NVIDIA H200.
 
 usage: python -m benchmarks.calibrate_resnet18      (from the repository's root, on a machine with a CUDA device)
 
 The paper's branch and InputMixup; 10 000 mixes for each β, 3000 steps of 100. Random weights and images: the time does
-not depend on them. The second run is reported, and then each part of it alone.
+not depend on them. The second run is reported, and then each part of it alone. The aim is 10 s; 11.7 s were measured
+with Adam in many passes over the parameters, which is one pass now and was not measured again.
 """
 
 import time
@@ -28,7 +29,7 @@ def main() -> None:
     generator = torch.Generator("cuda").manual_seed(0)
     net = ResNet18().cuda()
     images = torch.randn(5000, 3, 32, 32, device="cuda", generator=generator)
-    labels = torch.randint(10, (5000,), device="cuda", generator=generator)
+    labels = sc.Backbone(net)(images).logits.softmax(-1).multinomial(1, generator=generator).squeeze(1)
     method = sc.SimplexTemperatureScaling(PAPER_BETAS, PAPER_WIDTHS, n_steps=3000, batch_size=100)
 
     def run() -> None:

@@ -30,6 +30,7 @@ from simplexcal.demo import lenet5
 from simplexcal.metrics import ece
 
 SEEDS = range(5)
+SMALL: dict[str, Any] = {"betas": PAPER_BETAS, "n_steps": 3000, "head": False}
 Method = tuple[Callable[[], sc.Calibrator], str, str | None, float]  # calibrator, device, mixup, scale of the logits
 
 
@@ -48,9 +49,10 @@ METHODS: dict[str, Method] = {
     "STS, logits times 0.3": (sc.SimplexTemperatureScaling, "cpu", None, 0.3),
     "PTS": (sc.ParameterizedTemperatureScaling, "cpu", None, 1.0),
     "AdaTS": (sc.AdaptiveTemperatureScaling, "cpu", None, 1.0),
+    "STS, mixed features alone": (simplex(**SMALL), "cpu", "features", 1.0),
+    "STS, mixed inputs alone": (simplex(**SMALL), "cpu", "inputs", 1.0),
     "STS, paper": (sc.SimplexTemperatureScaling.paper, "cuda", "inputs", 1.0),
-    "STS, paper with FeatureMixup": (sc.SimplexTemperatureScaling.paper, "cuda", "features", 1.0),
-    "STS, paper with 3000 steps": (
+    "STS, paper's branch, 3000 steps": (
         simplex(betas=PAPER_BETAS, widths=PAPER_WIDTHS, n_steps=3000, batch_size=100, head=False),
         "cuda",
         "inputs",
@@ -173,7 +175,10 @@ def _last_cells(rows: list[dict[str, Any]]) -> list[str]:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["run"] and len(sys.argv) == 4:
         cores = os.cpu_count() or 1
-        run(Path(sys.argv[2]), Path(sys.argv[3]), max(1, cores // 2), max(1, cores // 3))
+        n_cuda = max(1, cores // 3) if torch.cuda.is_available() else 1
+        run(
+            Path(sys.argv[2]), Path(sys.argv[3]), max(1, cores - n_cuda) if torch.cuda.is_available() else cores, n_cuda
+        )
     elif sys.argv[1:2] == ["table"] and len(sys.argv) == 3:
         print(table(Path(sys.argv[2])))
     else:

@@ -1,17 +1,21 @@
-"""What the README says runs as it stands there."""
+"""What the README and the guide say runs as it stands there."""
 
 import re
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+GUIDE = (ROOT / "docs" / "guide.md").read_text()
+PYTHON = re.findall(r"```python\n(.*?)```", README + GUIDE, re.DOTALL)
 
 
 @pytest.mark.parametrize("block", PYTHON)
-def test_python_blocks_run(block: str) -> None:
+def test_python_blocks_run(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
     exec(compile(block, "README.md", "exec"), {})
 
 
@@ -26,5 +30,6 @@ def test_make_targets_exist() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        assert (ROOT / target).exists(), target
+    for folder, text in ((ROOT, README), (ROOT / "docs", GUIDE)):
+        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
+            assert (folder / target).exists(), target

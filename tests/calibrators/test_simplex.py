@@ -268,3 +268,8 @@ def test_features_must_be_those_of_the_fit() -> None:
     sts = SimplexTemperatureScaling(**SMALL).fit(outputs, labels, mixup=FeatureMixup(head, outputs, labels))
     with pytest.raises(ValueError, match=r"`features` must have the 6 columns of the fit; got None"):
         sts(Outputs(outputs.logits))
+
+
+def test_betas_must_be_positive() -> None:
+    with pytest.raises(ValueError, match=r"`betas` must be positive numbers; got \(1.0, 0.0\)"):
+        SimplexTemperatureScaling(betas=(1.0, 0.0))

@@ -15,10 +15,8 @@ from simplexcal.calibrators._training import draw_uniform, home, minimise
 from simplexcal.concrete import Concrete
 
 N_LARGEST = 10  # logits whose gaps to the largest are statistics
-MOST_CLASSES, PER_CLASS = (
-    100,
-    100,
-)  # the predicted class is an input too, for so few classes and so many samples of each
+MOST_CLASSES = 100  # with so many classes at most, and
+PER_CLASS = 100  # so many samples a class at least, the predicted class is an input too
 N_FOLDS, N_HIDDEN = 3, 16
 BATCH, N_STEPS, LEARNING_RATE, WEIGHT_DECAY = 400, 250, 1e-2, 1e-3
 START = (0.0, -1.0)  # ln τ and ln λ before training

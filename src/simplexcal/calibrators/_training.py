@@ -89,7 +89,9 @@ def minimise(
     anneal: bool = False,
 ) -> None:
     """Take ``n_steps`` steps of Adam on ``loss``, a new batch's at each call; ``anneal`` lowers the rate to 0."""
-    optimiser = torch.optim.Adam(parameters, learning_rate, weight_decay=weight_decay)
+    parameters = list(parameters)
+    fused = parameters[0].device.type in ("cpu", "cuda")  # one pass over the parameters, not a dozen
+    optimiser = torch.optim.Adam(parameters, learning_rate, weight_decay=weight_decay, fused=fused)
     rate = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, n_steps) if anneal else None
     for _ in track(range(n_steps), progress):
         optimiser.zero_grad()

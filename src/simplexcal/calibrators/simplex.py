@@ -48,6 +48,8 @@ class SimplexTemperatureScaling(Calibrator):
         head: bool = True,
     ) -> None:
         super().__init__()
+        if not betas or min(betas) <= 0:
+            raise ValueError(f"`betas` must be positive numbers; got {tuple(betas)}. The paper tries 0.2 to 2.0.")
         self.betas, self.widths, self.n_steps = tuple(betas), tuple(widths), n_steps
         self.batch_size, self.learning_rate, self.weight_decay = batch_size, learning_rate, weight_decay
         self.pool_size, self.fresh, self.head = pool_size, fresh, head
