@@ -1,4 +1,4 @@
-"""The exact mean of the Concrete distribution costs less than the paper's estimate of it from 30 samples.
+"""On a CPU the exact mean of the Concrete distribution costs less time than its estimate from 30 samples.
 
 usage: python benchmarks/concrete_mean.py [--device cpu|cuda]
 

@@ -1,7 +1,6 @@
 import copy
 import re
 import sys
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis.strategies import integers
+from methods import state
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
@@ -55,15 +55,6 @@ def images(generator: torch.Generator) -> Tensor:
 @pytest.fixture
 def labels(generator: torch.Generator) -> Tensor:
     return torch.randint(K, (N,), generator=generator)
-
-
-def state(net: nn.Module) -> list[Any]:
-    """Return all that must not change, in a form that == compares bit for bit."""
-    tensors = {name: (value.dtype, value.numpy().tobytes()) for name, value in net.state_dict().items()}
-    flags = [(name, p.requires_grad, p.grad is None) for name, p in net.named_parameters()]
-    modes = [(name, module.training) for name, module in net.named_modules()]
-    hooks = [[list(x.items()) for x in vars(m).values() if isinstance(x, OrderedDict)] for m in net.modules()]
-    return [tensors, flags, modes, hooks]
 
 
 def close(a: Outputs, b: Outputs, tolerance: float = 0.0) -> None:

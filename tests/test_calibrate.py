@@ -1,11 +1,11 @@
 import copy
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
+from methods import METHODS, state
 from torch import Generator, Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -14,14 +14,10 @@ from simplexcal.backbone import Backbone
 from simplexcal.calibrate import CalibratedModel, calibrate, load
 from simplexcal.calibrators import (
     CALIBRATORS,
-    AdaptiveTemperatureScaling,
     Calibrator,
-    DirichletTemperatureScaling,
     EnsembleTemperatureScaling,
-    ParameterizedTemperatureScaling,
     SimplexTemperatureScaling,
     TemperatureScaling,
-    Uncalibrated,
     _head,
 )
 from simplexcal.calibrators.base import Task
@@ -30,15 +26,6 @@ from simplexcal.records import Prediction
 
 N, K, D = 80, 4, 6
 Data = tuple[Tensor, Tensor]
-METHODS: dict[str, Callable[[], Calibrator]] = {
-    "none": Uncalibrated,
-    "ts": TemperatureScaling,
-    "ets": lambda: EnsembleTemperatureScaling("nll"),
-    "pts": lambda: ParameterizedTemperatureScaling(n_steps=20, learning_rate=1e-3),
-    "adats": lambda: AdaptiveTemperatureScaling(n_epochs=1),
-    "dirichlet": lambda: DirichletTemperatureScaling(n_steps=20, widths=(8,)),
-    "sts": lambda: SimplexTemperatureScaling(n_steps=20, pool_size=200, widths=(8,)),
-}
 
 
 class Net(nn.Module):
@@ -83,15 +70,6 @@ def make_data(net: nn.Module, n: int = N, seed: int = 0) -> Data:
     x = torch.randn(n, 1, 6, 6, generator=g)
     noise = torch.randint(K, (n,), generator=g)
     return x, torch.where(torch.rand(n, generator=g) < 0.4, evaluated(net, x).argmax(-1), noise)
-
-
-def state(net: nn.Module) -> list[Any]:
-    """Return all that must not change, in a form that == compares bit for bit."""
-    tensors = {name: (value.dtype, value.numpy().tobytes()) for name, value in net.state_dict().items()}
-    flags = [(name, p.requires_grad, p.grad is None) for name, p in net.named_parameters()]
-    modes = [(name, module.training) for name, module in net.named_modules()]
-    hooks = [[list(x.items()) for x in vars(m).values() if isinstance(x, OrderedDict)] for m in net.modules()]
-    return [tensors, flags, modes, hooks]
 
 
 def same(a: Prediction, b: Prediction) -> bool:

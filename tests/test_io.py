@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from methods import METHODS
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Generator, Tensor, nn
@@ -15,14 +16,9 @@ import simplexcal.io
 from simplexcal._checks import NotFittedError
 from simplexcal.calibrators import (
     CALIBRATORS,
-    AdaptiveTemperatureScaling,
     Calibrator,
     DirichletTemperatureScaling,
-    EnsembleTemperatureScaling,
-    ParameterizedTemperatureScaling,
-    SimplexTemperatureScaling,
     TemperatureScaling,
-    Uncalibrated,
     _head,
 )
 from simplexcal.io import FORMAT, load_calibrator, load_outputs, save_calibrator, save_outputs
@@ -30,15 +26,6 @@ from simplexcal.mixup import FeatureMixup
 from simplexcal.records import Outputs, Prediction
 
 N, K, D = 60, 3, 4
-METHODS: dict[str, Callable[[], Calibrator]] = {
-    "none": Uncalibrated,
-    "ts": TemperatureScaling,
-    "ets": lambda: EnsembleTemperatureScaling("nll"),
-    "pts": lambda: ParameterizedTemperatureScaling(n_steps=20, learning_rate=1e-3),
-    "adats": lambda: AdaptiveTemperatureScaling(n_epochs=1),
-    "dirichlet": lambda: DirichletTemperatureScaling(n_steps=20, widths=(8,)),
-    "sts": lambda: SimplexTemperatureScaling(betas=(1.0, 2.0), n_steps=20, pool_size=200, widths=(8,)),
-}
 
 
 def simulate(seed: int = 0) -> tuple[Outputs, Tensor, FeatureMixup]:

@@ -24,7 +24,9 @@ def main() -> None:
         for temperature in TEMPERATURES:
             print(_line(name, Concrete(torch.tensor(values), temperature), generator))
     print("\nconfidence: largest entry of E[π]; aleatoric: E[H(π)]; epistemic: differential entropy of π (nats).")
-    print("The exact values cost less time than the estimate: make bench. How they are computed: docs/theory.md.")
+    print(
+        "On a CPU the exact values cost less time than the estimate: make bench. How they are computed: docs/theory.md."
+    )
 
 
 def _line(name: str, d: Concrete, generator: torch.Generator) -> str:
