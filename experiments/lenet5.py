@@ -175,10 +175,8 @@ def _last_cells(rows: list[dict[str, Any]]) -> list[str]:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["run"] and len(sys.argv) == 4:
         cores = os.cpu_count() or 1
-        n_cuda = max(1, cores // 3) if torch.cuda.is_available() else 1
-        run(
-            Path(sys.argv[2]), Path(sys.argv[3]), max(1, cores - n_cuda) if torch.cuda.is_available() else cores, n_cuda
-        )
+        n_cuda = cores // 3 if torch.cuda.is_available() else 0
+        run(Path(sys.argv[2]), Path(sys.argv[3]), cores - n_cuda, max(1, n_cuda))
     elif sys.argv[1:2] == ["table"] and len(sys.argv) == 3:
         print(table(Path(sys.argv[2])))
     else:

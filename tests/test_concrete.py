@@ -12,6 +12,8 @@ from torch import Tensor
 from simplexcal import Concrete
 
 DOUBLE = torch.float64
+NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+ARGUMENTS = ("logits", "temperature")
 MOMENTS = ("mean", "entropy", "expected_entropy", "mutual_information")
 SHAPES = ("spread", "ties", "dominant", "equal", "wide")
 
@@ -36,17 +38,18 @@ def temperatures() -> Any:
 # --- exact values -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_CUDA)])
 @pytest.mark.parametrize(
     ("dtype", "mean", "expected_entropy", "entropy"),
     [(torch.float64, 1e-12, 1e-9, 1e-10), (torch.float32, 1e-6, 5e-6, 2e-6)],
 )
 def test_moments_equal_the_golden_values(
-    golden: list[dict[str, Any]], dtype: torch.dtype, mean: float, expected_entropy: float, entropy: float
+    golden: list[dict[str, Any]], device: str, dtype: torch.dtype, mean: float, expected_entropy: float, entropy: float
 ) -> None:
     for case in golden:
-        logits = torch.tensor(case["logits"], dtype=DOUBLE).to(dtype)
-        m = Concrete(logits, torch.tensor(case["temperature"], dtype=DOUBLE).to(dtype)).moments()
-        torch.testing.assert_close(m.mean.double(), torch.tensor(case["mean"], dtype=DOUBLE), rtol=0, atol=mean)
+        logits, temperature = (torch.tensor(case[key], dtype=DOUBLE).to(device, dtype) for key in ARGUMENTS)
+        m = Concrete(logits, temperature).moments()
+        torch.testing.assert_close(m.mean.cpu().double(), torch.tensor(case["mean"], dtype=DOUBLE), rtol=0, atol=mean)
         assert m.expected_entropy.item() == pytest.approx(case["expected_entropy"], rel=0, abs=expected_entropy)
         assert m.entropy.item() == pytest.approx(case["entropy"], rel=entropy, abs=entropy)
 

@@ -38,7 +38,7 @@ class Branch(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return λ (H, n) for features (H, n, D), or for the same features (n, D) in every head."""
-        x = features.expand(len(self.weights[0]), *features.shape[-2:])
+        x = features.to(self.weights[0].dtype).expand(len(self.weights[0]), *features.shape[-2:])
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             x = torch.baddbmm(bias, torch.relu(x) if i else x, weight)
         return softplus(x.squeeze(-1)) + SMALLEST

@@ -55,7 +55,8 @@ class Head(nn.Module):
         return self._trusting(logits, self._learned(self._inputs(logits)).mean(0), float(self.trust))
 
     def fit(self, logits: Tensor, labels: Tensor, generator: Generator | None, progress: bool) -> None:
-        """Train on logits z (N, K) and labels."""
+        """Train on logits z (N, K) and labels, in the dtype of the parameters."""
+        logits = logits.to(self.inner.dtype)
         raw = statistics(logits)
         self.shift.copy_(raw.mean(0))
         self.scale.copy_(raw.std(0).clamp_min(1e-6))
@@ -77,7 +78,7 @@ class Head(nn.Module):
         self.trust.fill_(TRUSTS[_surest_gain(torch.stack(scores))])
 
     def _inputs(self, logits: Tensor) -> Tensor:
-        inputs = (statistics(logits) - self.shift) / self.scale
+        inputs = (statistics(logits.to(self.inner.dtype)) - self.shift) / self.scale
         if logits.shape[1] > MOST_CLASSES:
             return inputs
         return torch.cat([inputs, self.by_class * one_hot(logits.argmax(-1), logits.shape[1])], -1)
@@ -104,7 +105,7 @@ def statistics(logits: Tensor) -> Tensor:
 
 
 def _concrete(logits: Tensor, logarithms: Tensor) -> Concrete:
-    tau, temperature = logarithms.clamp(-7, 7).exp().unbind(-1)
+    tau, temperature = logarithms.to(logits.dtype).clamp(-7, 7).exp().unbind(-1)
     return Concrete(logits / tau.unsqueeze(-1), temperature, validate_args=False)
 
 

@@ -123,7 +123,7 @@ def _concrete(outputs: Outputs, branch: Branch) -> list[Concrete]:
             f"`features` must have the {branch.n_features} columns of the fit; got {outputs.n_features}. "
             "Take them from the same layer of the same network."
         )
-    temperatures = branch(outputs.features.to(branch.weights[0])).to(outputs.logits)
+    temperatures = branch(outputs.features).to(outputs.logits)
     return [Concrete(outputs.logits, temperature, validate_args=False) for temperature in temperatures]
 
 

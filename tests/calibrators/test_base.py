@@ -1,0 +1,60 @@
+"""What every method promises by being a Calibrator."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from methods import METHODS
+from torch import Generator, Tensor, nn
+
+from simplexcal import Calibrator, FeatureMixup, NotFittedError, Outputs
+from simplexcal.calibrators import _head
+
+K, D = 3, 4
+every_method = pytest.mark.parametrize("make", METHODS.values(), ids=METHODS)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_head, "N_STEPS", 10)
+
+
+def simulate(dtype: torch.dtype) -> tuple[Outputs, Tensor, FeatureMixup]:
+    g = Generator().manual_seed(0)
+    head = nn.Linear(D, K)
+    nn.init.normal_(head.weight, generator=g)
+    nn.init.zeros_(head.bias)
+    labels = torch.arange(60) % K
+    features = head.weight.detach()[labels] + torch.randn(60, D, generator=g)
+    outputs = Outputs(head(features).detach(), features).to(dtype)
+    return outputs, labels, FeatureMixup(head, outputs, labels, per_class=5)
+
+
+@every_method
+@pytest.mark.parametrize("fitted_in", [torch.float32, torch.float64])
+@pytest.mark.parametrize("used_in", [torch.float32, torch.float64])
+def test_the_dtype_of_a_prediction_follows_the_input_whatever_the_fit_had(
+    make: Callable[[], Calibrator], fitted_in: torch.dtype, used_in: torch.dtype
+) -> None:
+    outputs, labels, mixup = simulate(fitted_in)
+    calibrator = make().fit(outputs, labels, mixup=mixup, generator=Generator().manual_seed(0))
+    prediction = calibrator(outputs.to(used_in))
+    made = [x for x in (prediction.probs, prediction.aleatoric, prediction.epistemic) if x is not None]
+    assert {x.dtype for x in made} == {used_in}
+    torch.testing.assert_close(prediction.probs.double(), calibrator(outputs).probs.double(), rtol=0, atol=1e-4)
+
+
+@every_method
+def test_nothing_is_predicted_before_a_fit_or_after_a_failed_one(make: Callable[[], Calibrator]) -> None:
+    outputs, labels, mixup = simulate(torch.float32)
+    calibrator = make()
+    with pytest.raises(NotFittedError, match=r"is not fitted yet. Call fit\(outputs, labels\) first."):
+        calibrator(outputs)
+    calibrator.fit(outputs, labels, mixup=mixup)
+    with pytest.raises(ValueError, match=r"`logits` must have the 3 classes of the fit; got 2"):
+        calibrator(Outputs(outputs.logits[:, :2], outputs.features))
+    calibrator._fit = lambda _: 1 / 0  # type: ignore[method-assign,assignment]
+    with pytest.raises(ZeroDivisionError):
+        calibrator.fit(outputs, labels)
+    with pytest.raises(NotFittedError):
+        calibrator(outputs)
