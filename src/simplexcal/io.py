@@ -94,10 +94,10 @@ def _write(path: Path, kind: str, description: Header, tensors: Tensors) -> None
     versions = {"simplexcal": simplexcal.__version__, "torch": str(torch.__version__)}
     header = {"format": FORMAT, "kind": kind, "versions": versions, **description}
     header["checksum"] = _checksum(header, tensors)
-    _replace(path, save(tensors, {KEY: json.dumps(header)}))
+    write_whole(path, save(tensors, {KEY: json.dumps(header)}))
 
 
-def _replace(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes) -> None:
     """Write the file whole or not at all: an interrupted write leaves what was there before."""
     part = path.with_name(f".{token_hex(8)}.part")
     try:
