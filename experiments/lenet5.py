@@ -1,10 +1,10 @@
 """Every method on the demo's LeNet-5 and the Fashion-MNIST test images: 5000 to calibrate, 5000 to judge, 5 seeds.
 
-usage: python -m experiments.lenet5 run DATA OUT.jsonl     one line for each (method, seed), as they finish
+usage: python -m experiments.lenet5 run OUT.jsonl       one line for each (method, seed), as they finish
        python -m experiments.lenet5 table OUT.jsonl        the table, in Markdown
 
-DATA holds the original IDX files of the test set. Jobs run side by side: those marked "cuda" on the GPU where there is
-one, the others on a core each. A job whose line is there already is not run again.
+Jobs run side by side: those marked "cuda" on the GPU where there is one, the others on a core each. A job whose line is
+there already is not run again.
 """
 
 import json
@@ -24,9 +24,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import simplexcal as sc
-from experiments.demo_network import read_idx
 from simplexcal.calibrators.simplex import PAPER_BETAS, PAPER_WIDTHS
 from simplexcal.demo import lenet5
+from simplexcal.demo.fashion_mnist import halves, images_and_labels
 from simplexcal.metrics import ece
 
 SEEDS = range(5)
@@ -52,6 +52,7 @@ METHODS: dict[str, Method] = {
     "STS, mixed features alone": (simplex(**SMALL), "cpu", "features", 1.0),
     "STS, mixed inputs alone": (simplex(**SMALL), "cpu", "inputs", 1.0),
     "STS, paper": (sc.SimplexTemperatureScaling.paper, "cuda", "inputs", 1.0),
+    "STS, paper, mixed features": (sc.SimplexTemperatureScaling.paper, "cuda", "features", 1.0),
     "STS, paper's branch, 3000 steps": (
         simplex(betas=PAPER_BETAS, widths=PAPER_WIDTHS, n_steps=3000, batch_size=100, head=False),
         "cuda",
@@ -62,18 +63,12 @@ METHODS: dict[str, Method] = {
 }
 
 
-def load(data: Path) -> tuple[sc.Backbone, Tensor, Tensor]:
+def load() -> tuple[sc.Backbone, Tensor, Tensor]:
     """Return the frozen network, its inputs and the labels."""
     net = lenet5.LeNet5()
     net.load_state_dict(load_file(Path(lenet5.__file__).with_suffix(".safetensors")))
-    images, labels = (read_idx(data / f"t10k-{name}-ubyte.gz") for name in ("images-idx3", "labels-idx1"))
-    return sc.Backbone(net), lenet5.normalise(images), labels.long()
-
-
-def split(n: int) -> tuple[Tensor, Tensor]:
-    """Return the rows for calibration and for judgement: halves of the fixed permutation of seed 42."""
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(42))
-    return order[: n // 2], order[n // 2 :]
+    images, labels = images_and_labels()
+    return sc.Backbone(net), lenet5.normalise(images), labels
 
 
 def floor(confidence: Tensor, n_trials: int = 1000) -> tuple[float, float]:
@@ -84,17 +79,17 @@ def floor(confidence: Tensor, n_trials: int = 1000) -> tuple[float, float]:
     return values.mean().item(), values.quantile(0.95).item()
 
 
-def job(data: Path, name: str, seed: int) -> dict[str, Any]:
+def job(name: str, seed: int) -> dict[str, Any]:
     """Fit one method with one seed, and judge it."""
     make, device, mixes, factor = METHODS[name]
     device = device if torch.cuda.is_available() else "cpu"
     torch.set_num_threads(1)
-    backbone, inputs, labels = load(data)
+    backbone, inputs, labels = load()
     backbone.to(device)
     inputs, labels = inputs.to(device), labels.to(device)
     outputs = backbone(inputs)
     outputs = sc.Outputs(factor * outputs.logits, outputs.features)
-    fit, test = (rows.to(device) for rows in split(len(labels)))
+    fit, test = (rows.to(device) for rows in halves(len(labels)))
     mixup: sc.InputMixup | sc.FeatureMixup | None = None
     if mixes == "inputs":
         mixup = sc.InputMixup(backbone, inputs[fit], labels[fit])
@@ -124,12 +119,12 @@ def job(data: Path, name: str, seed: int) -> dict[str, Any]:
     }
 
 
-def run(data: Path, out: Path, n_cpu: int, n_cuda: int) -> None:
+def run(out: Path, n_cpu: int, n_cuda: int) -> None:
     """Run every job that has no line yet."""
     done = {(r["method"], r["seed"]) for r in read(out)}
     waiting = [(name, seed) for name in METHODS for seed in SEEDS if (name, seed) not in done]
     pools = {d: ProcessPoolExecutor(n, get_context("spawn")) for d, n in (("cpu", n_cpu), ("cuda", n_cuda))}
-    jobs = [pools[METHODS[name][1]].submit(job, data, name, seed) for name, seed in waiting]
+    jobs = [pools[METHODS[name][1]].submit(job, name, seed) for name, seed in waiting]
     with out.open("a") as file:
         for finished in as_completed(jobs):
             record = finished.result()
@@ -173,10 +168,10 @@ def _last_cells(rows: list[dict[str, Any]]) -> list[str]:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["run"] and len(sys.argv) == 4:
+    if sys.argv[1:2] == ["run"] and len(sys.argv) == 3:
         cores = os.cpu_count() or 1
         n_cuda = cores // 3 if torch.cuda.is_available() else 0
-        run(Path(sys.argv[2]), Path(sys.argv[3]), cores - n_cuda, max(1, n_cuda))
+        run(Path(sys.argv[2]), cores - n_cuda, max(1, n_cuda))
     elif sys.argv[1:2] == ["table"] and len(sys.argv) == 3:
         print(table(Path(sys.argv[2])))
     else:

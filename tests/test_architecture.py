@@ -12,6 +12,7 @@ import simplexcal
 ROOT = Path(simplexcal.__file__).parent
 ORDER = [
     "_checks",
+    "_progress",
     "records",
     "_noise",
     "_kernel",
@@ -21,9 +22,18 @@ ORDER = [
     "backbone",
     "mixup",
     "calibrators",
+    "evaluate",
+    "plots",
+    "report",
     "io",
     "calibrate",
+    "tables",
+    "networks",
+    "sources",
     "demo",
+    "_console",
+    "cli",
+    "__main__",
 ]  # a module imports only from its left
 
 

@@ -615,7 +615,7 @@ def test_nothing_is_printed_unless_progress_is_wanted(
     assert capfd.readouterr() == ("", "")
     pytest.importorskip("rich")
     close(extract(net, batches(images, labels), progress=True)[0], Backbone(net)(images), 1e-5)
-    assert "Extracting" in capfd.readouterr().out
+    assert "Extracting" in capfd.readouterr().err
 
 
 def test_progress_needs_no_rich(

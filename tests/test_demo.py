@@ -1,14 +1,43 @@
+"""The embedded network and data are what they are said to be, and small."""
+
+from pathlib import Path
+
 import pytest
+import torch
 
-from simplexcal.demo.__main__ import LOGITS, TEMPERATURES, main
+from simplexcal.demo import fashion_mnist, run
+from simplexcal.demo.fashion_mnist import CLASSES, halves, images_and_labels
+
+FOLDER = Path(fashion_mnist.__file__).parent
 
 
-def test_the_demo_prints_a_line_for_each_case(capsys: pytest.CaptureFixture[str]) -> None:
-    main()
-    lines = capsys.readouterr().out.splitlines()
-    rows = [line for line in lines if line.strip().startswith(tuple(LOGITS))]
-    assert len(rows) == len(LOGITS) * len(TEMPERATURES)
-    for row in rows:
-        numbers = [float(x) for x in row.split()[-9:]]
-        for exact, sampled, error in zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True):
-            assert error == pytest.approx(sampled - exact, abs=1.1e-4)  # printed to four digits
+def test_the_embedded_files_are_small() -> None:
+    assert sum(path.stat().st_size for path in FOLDER.rglob("*") if path.suffix != ".pyc") <= 6_000_000
+
+
+def test_the_images_are_ten_thousand_of_ten_classes() -> None:
+    images, labels = images_and_labels()
+    assert images.shape == (10_000, 28, 28)
+    assert images.dtype == torch.uint8
+    assert labels.bincount().tolist() == [1000] * len(CLASSES)
+
+
+def test_the_halves_are_all_rows_once() -> None:
+    fit, test = halves(10_000)
+    assert len(fit) == len(test) == 5_000
+    assert torch.equal(torch.cat([fit, test]).sort().values, torch.arange(10_000))
+
+
+def test_the_network_has_learned() -> None:
+    data = run.prepare()
+    accuracy = (data.test.label == data.test_labels).double().mean()
+    assert accuracy > 0.89
+
+
+def test_no_method_changes_a_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = ("none", "TS", "ETS", "STS")
+    monkeypatch.setattr(run, "METHODS", {name: run.METHODS[name] for name in quick})
+    data = run.prepare()
+    predictions = dict(run.predictions(data))
+    assert tuple(predictions) == quick
+    assert all(torch.equal(p.label, data.test.label) for p in predictions.values())

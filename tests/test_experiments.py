@@ -1,16 +1,20 @@
 """The experiments' own code, as far as it runs without their data."""
 
+import json
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from scipy.stats import mannwhitneyu
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from experiments import lenet5, lenet5_ood, render  # noqa: E402
+from experiments import lenet5, lenet5_forms, lenet5_ood, render  # noqa: E402
 from experiments.networks import ResNet18  # noqa: E402
+
+from simplexcal.demo.lenet5 import LeNet5  # noqa: E402
 
 
 def test_the_results_page_is_what_the_records_say() -> None:
@@ -25,14 +29,31 @@ def test_auroc_is_the_mann_whitney_statistic(generator: torch.Generator) -> None
     assert abs(lenet5_ood.auroc(inside, outside) - expected) < 1e-12
 
 
+def test_the_demos_network_is_the_form_nearest_to_the_paper(generator: torch.Generator) -> None:
+    nearest = lenet5_forms.nearest(render.RESULTS / "lenet5_forms.jsonl", render.PAPER_ACCURACY)
+    form, net = lenet5_forms.Form(**lenet5_forms.FORMS[nearest]), LeNet5()
+    form.load_state_dict(dict(zip(form.state_dict(), net.state_dict().values(), strict=True)))
+    images = torch.randn(3, 1, 28, 28, generator=generator)
+    assert torch.equal(form(images), net(images))
+
+
+@pytest.mark.parametrize("name", lenet5_forms.FORMS)
+def test_every_form_takes_the_images(name: str) -> None:
+    assert lenet5_forms.Form(**lenet5_forms.FORMS[name])(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
+
+
+def test_a_cell_is_above_only_by_more_than_its_spread(tmp_path: Path) -> None:
+    flat = dict.fromkeys(lenet5_ood.SCORES, 0.5)
+    cells = [{"mixup": m, "beta": b, **flat} for m in lenet5_ood.MIXES for b in lenet5_ood.BETAS for _ in range(2)]
+    cells[0]["entropy"], cells[1]["entropy"] = 0.8, 0.9  # 0.85 ± 0.071
+    path = tmp_path / "ood.jsonl"
+    path.write_text("\n".join(json.dumps(cell) for cell in cells))
+    assert lenet5_ood.above(path, 0.77) == ["differential entropy, FeatureMixup, β = 0.5"]
+    assert lenet5_ood.above(path, 0.79) == []
+
+
 def test_the_noise_floor_of_certain_predictions_is_zero() -> None:
     assert lenet5.floor(torch.ones(100), 10) == (0.0, 0.0)
-
-
-def test_the_split_is_the_papers() -> None:
-    fit, test = lenet5.split(10_000)
-    assert len(fit) == len(test) == 5000
-    assert sorted([*fit.tolist(), *test.tolist()]) == list(range(10_000))
 
 
 def test_resnet18_has_the_published_size_for_cifar() -> None:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
+from simplexcal._progress import track
 from simplexcal.records import Outputs
 
 
@@ -91,7 +92,7 @@ def extract(
     """
     backbone = backbone if isinstance(backbone, Backbone) else Backbone(backbone)
     batches = _batches(data, batch_size)
-    parts = _run(backbone, _tracked(batches) if progress else batches)
+    parts = _run(backbone, track(batches, "Extracting", progress))
     columns = [torch.cat(c) for c in zip(*parts, strict=True)] if storage is None else _mapped(parts, Path(storage))
     if not columns:
         raise ValueError("`data` is empty. Pass at least one batch; an iterator that was read before gives no more.")
@@ -217,14 +218,6 @@ def _split(batch: Any) -> tuple[Any, Any]:
         return batch[0], batch[1]
     kind = f"{type(batch).__name__} of {len(batch)}" if isinstance(batch, tuple | list) else type(batch).__name__
     raise ValueError(f"`data` must come with labels, as (inputs, labels) or a dict with 'labels'; got a {kind}.")
-
-
-def _tracked(batches: Iterable[Any]) -> Iterable[Any]:
-    with suppress(ImportError):
-        from rich.progress import track
-
-        return track(batches, "Extracting")
-    return batches
 
 
 def _run(backbone: Backbone, batches: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:

@@ -67,13 +67,16 @@ class Outputs:
 class Prediction:
     """What is said about N inputs. ``label`` is the network's own, so no calibration can change the accuracy.
 
-    ``probs`` (N, K) are calibrated probabilities. The uncertainties (N,), in nats, are None where a method has none.
+    ``probs`` (N, K) are calibrated probabilities. The uncertainties (N,), in nats, are None where a method has none:
+    ``aleatoric`` is an expected entropy, ``epistemic`` a differential entropy, and ``mutual_information`` another
+    measure of the epistemic one, from the same distribution.
     """
 
     probs: Tensor
     label: Tensor
     aleatoric: Tensor | None = None
     epistemic: Tensor | None = None
+    mutual_information: Tensor | None = None
 
     @property
     def confidence(self) -> Tensor:

@@ -36,6 +36,7 @@ class Head(nn.Module):
     scale: Tensor
     by_class: Tensor
     trust: Tensor
+    start: Tensor
 
     def __init__(self, n_classes: int) -> None:
         super().__init__()
@@ -45,6 +46,7 @@ class Head(nn.Module):
         self.register_buffer("scale", torch.ones(n_statistics))
         self.register_buffer("by_class", torch.zeros(()))  # 1 where the predicted class is an input
         self.register_buffer("trust", torch.zeros(()))
+        self.register_buffer("start", torch.tensor(START), persistent=False)
         self.inner = nn.Parameter(torch.zeros(N_FOLDS, n_inputs, N_HIDDEN))
         self.inner_bias = nn.Parameter(torch.zeros(N_FOLDS, 1, N_HIDDEN))
         self.outer = nn.Parameter(torch.zeros(N_FOLDS, N_HIDDEN, 2))
@@ -65,13 +67,12 @@ class Head(nn.Module):
         for parameter in (self.inner_bias, self.outer, self.outer_bias):
             nn.init.zeros_(parameter)
         fold = torch.randperm(len(logits), generator=generator, device=home(generator)).to(logits.device) % N_FOLDS
-        inputs, stream = self._inputs(logits), _batches(fold, generator)
+        inputs, stream = self._inputs(logits), ((rows,) for rows in _batches(fold, generator))
 
-        def loss() -> Tensor:
-            rows = next(stream)
+        def loss(rows: Tensor) -> Tensor:
             return -_concrete(logits[rows], self._learned(inputs[rows])).log_likelihood(labels[rows]).mean()
 
-        minimise(loss, self.parameters(), N_STEPS, LEARNING_RATE, WEIGHT_DECAY, progress, anneal=True)
+        minimise(loss, self.parameters(), N_STEPS, LEARNING_RATE, WEIGHT_DECAY, progress, anneal=True, stream=stream)
         with torch.no_grad():
             unseen = self._learned(inputs)[fold, torch.arange(len(fold), device=fold.device)]
             scores = [self._trusting(logits, unseen, trust).log_likelihood(labels) for trust in TRUSTS]
@@ -87,7 +88,7 @@ class Head(nn.Module):
         """Return (ln τ, ln λ) of every network, (F, n, 2), for inputs (n, I), or for each network's own (F, n, I)."""
         inputs = inputs.expand(N_FOLDS, *inputs.shape[-2:])
         hidden = torch.tanh(torch.baddbmm(self.inner_bias, inputs, self.inner))
-        return torch.baddbmm(self.outer_bias, hidden, self.outer) + inputs.new_tensor(START)
+        return torch.baddbmm(self.outer_bias, hidden, self.outer) + self.start
 
     def _trusting(self, logits: Tensor, learned: Tensor, trust: float) -> Concrete:
         plain = learned.new_tensor(PLAIN)

@@ -6,13 +6,14 @@ so a CPU generator gives the same numbers on every device.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from importlib import import_module
-from importlib.util import find_spec
-from itertools import islice, pairwise
+from contextlib import AbstractContextManager, nullcontext
+from itertools import islice, pairwise, repeat
 
 import torch
 from torch import Generator, Tensor, nn
 
+from simplexcal._progress import track
+from simplexcal.calibrators._graph import Replayed
 from simplexcal.mixup import Mixed, Mixup
 from simplexcal.records import Outputs
 
@@ -80,33 +81,44 @@ def mixed_batches(mixup: Mixup, beta: float, batch_size: int, generator: Generat
 
 
 def minimise(
-    loss: Callable[[], Tensor],
+    loss: Callable[..., Tensor],
     parameters: Iterable[nn.Parameter],
     n_steps: int,
     learning_rate: float,
     weight_decay: float = 0.0,
     progress: bool = False,
     anneal: bool = False,
+    stream: Iterator[Sequence[Tensor]] | None = None,
 ) -> None:
-    """Take ``n_steps`` steps of Adam on ``loss``, a new batch's at each call; ``anneal`` lowers the rate to 0."""
+    """Take ``n_steps`` steps of Adam on ``loss``, a new batch's at each call; ``anneal`` lowers the rate to 0.
+
+    A loss of the batches that ``stream`` gives, which does nothing but compute, is replayed as a graph on a GPU.
+    """
     parameters = list(parameters)
-    fused = parameters[0].device.type in ("cpu", "cuda")  # one pass over the parameters, not a dozen
-    optimiser = torch.optim.Adam(parameters, learning_rate, weight_decay=weight_decay, fused=fused)
-    rate = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, n_steps) if anneal else None
-    for _ in track(range(n_steps), progress):
-        optimiser.zero_grad()
-        loss().backward()
-        optimiser.step()
-        if rate is not None:
-            rate.step()
+    device = parameters[0].device
+    graph = device.type == "cuda" and stream is not None
+    fused = device.type in ("cpu", "cuda")  # one pass over the parameters, not a dozen
+    rate = torch.tensor(learning_rate, device=device) if graph else learning_rate  # a graph sees a tensor's changes
+    optimiser = torch.optim.Adam(parameters, rate, weight_decay=weight_decay, fused=fused, capturable=graph)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, n_steps) if anneal else None
+
+    def step(*batch: Tensor) -> None:
+        with _full_precision(device.type):
+            optimiser.zero_grad()
+            loss(*batch).backward()
+            optimiser.step()
+
+    take = Replayed(step) if graph else step
+    for _, batch in zip(track(range(n_steps), "Fitting", progress), stream or repeat(()), strict=False):
+        take(*batch)
+        if schedule is not None:
+            schedule.step()
+    optimiser.zero_grad()
 
 
-def track(steps: range, progress: bool) -> Iterable[int]:
-    """Return ``steps``, shown as a progress bar if that is wanted and rich is installed."""
-    if not progress or find_spec("rich") is None:
-        return steps
-    shown: Iterable[int] = import_module("rich.progress").track(steps, description="Fitting")
-    return shown
+def _full_precision(device: str) -> AbstractContextManager[object]:
+    """Return a context without autocast, which keeps its copies of the weights from one step to the next."""
+    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
 
 
 def check_n_features(n_features: int | None) -> int:

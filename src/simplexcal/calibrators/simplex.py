@@ -6,7 +6,7 @@ from typing import Self, cast
 import torch
 from torch import Tensor
 
-from simplexcal.calibrators._branch import Branch, negative_log_density, pools
+from simplexcal.calibrators._branch import Branch, Pool, negative_log_density, pools
 from simplexcal.calibrators._head import Head
 from simplexcal.calibrators._training import check_n_features, minimise
 from simplexcal.calibrators.base import Calibrator, Task
@@ -83,12 +83,13 @@ class SimplexTemperatureScaling(Calibrator):
         heads.to(task.outputs.logits.device).initialise(task.generator)
         stream = pools(mixup, self.betas, self.pool_size, self.batch_size, task.generator, fresh=self.fresh)
         minimise(
-            lambda: negative_log_density(heads, next(stream)).sum(),
+            lambda *batch: negative_log_density(heads, Pool(*batch)).sum(),
             heads.parameters(),
             self.n_steps,
             self.learning_rate,
             self.weight_decay,
             task.progress,
+            stream=stream,
         )
         best = _smallest_ece(heads, task) if len(self.betas) > 1 else 0
         self.branch = Branch(1, heads.n_features, self.widths).to(task.outputs.logits.device)
@@ -104,7 +105,7 @@ class SimplexTemperatureScaling(Calibrator):
     def _predict(self, outputs: Outputs) -> Prediction:
         m = self.concrete(outputs).moments()
         probs = m.mean if self.likelihood_head is None or self.beta == 0 else self._likely(outputs).mean
-        return Prediction(probs, outputs.label, m.expected_entropy, m.entropy)
+        return Prediction(probs, outputs.label, m.expected_entropy, m.entropy, m.mutual_information)
 
     def _likely(self, outputs: Outputs) -> Concrete:
         """Return the distribution whose mean has the best likelihood: the head's."""

@@ -1,1 +1,1 @@
-"""What the library does, shown on a handful of numbers: ``python -m simplexcal.demo``."""
+"""A small trained network and its data, embedded, to show what the library does: ``simplexcal demo``."""

@@ -8,22 +8,26 @@ from torch import Tensor, nn
 
 
 class LeNet5(nn.Module):
-    """LeNet-5 for 28 × 28 grey images and ten classes, with ReLU and max-pooling; 84 features before the last layer."""
+    """LeNet-5 for 28 × 28 grey images and ten classes; 84 features before the last layer.
+
+    With tanh and average pooling, as LeCun et al. (1998) had it; every map of the second convolution sees all six maps
+    of the first, and the last layer is linear. ``experiments/lenet5_forms.py`` compares it with later forms.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(
             nn.Conv2d(1, 6, 5, padding=2),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
+            nn.Tanh(),
+            nn.AvgPool2d(2),
             nn.Conv2d(6, 16, 5),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
+            nn.Tanh(),
+            nn.AvgPool2d(2),
             nn.Flatten(),
             nn.Linear(400, 120),
-            nn.ReLU(),
+            nn.Tanh(),
             nn.Linear(120, 84),
-            nn.ReLU(),
+            nn.Tanh(),
         )
         self.head = nn.Linear(84, 10)
 

@@ -1,0 +1,22 @@
+import sys
+
+import pytest
+
+from simplexcal._progress import track
+
+
+def test_items_pass_through_and_the_bar_is_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    assert list(track(range(3), "Working", wanted=True)) == [0, 1, 2]
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "Working" in err
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_silence_where_it_is_not_wanted_or_rich_is_missing(
+    wanted: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if wanted:
+        monkeypatch.setitem(sys.modules, "rich.progress", None)
+    assert list(track(range(3), "Working", wanted)) == [0, 1, 2]
+    assert capsys.readouterr() == ("", "")
