@@ -17,6 +17,11 @@ from simplexcal.calibrators import TemperatureScaling as TemperatureScaling
 from simplexcal.calibrators import Uncalibrated as Uncalibrated
 from simplexcal.concrete import Concrete as Concrete
 from simplexcal.concrete import Moments as Moments
+from simplexcal.evaluate import Evaluation as Evaluation
+from simplexcal.evaluate import OODEvaluation as OODEvaluation
+from simplexcal.evaluate import evaluate as evaluate
+from simplexcal.evaluate import evaluate_ood as evaluate_ood
+from simplexcal.evaluate import tabulate as tabulate
 from simplexcal.mixup import FeatureMixup as FeatureMixup
 from simplexcal.mixup import InputMixup as InputMixup
 from simplexcal.records import Outputs as Outputs
