@@ -712,3 +712,12 @@ def test_one_method_without_uncertainties_is_drawn_too(show: Open, tmp_path: Pat
     page = show(write_report(tmp_path / "r.html", {"mine": prediction}, labels))
     assert page.locator("#answers").inner_text() == percent(0.0 if prediction.confidence[0].double() < 0.9 else 1.0)
     assert all(colours(page, chart) > 5 for chart in CHARTS[:3])
+
+
+def test_the_chosen_method_is_in_view_on_a_phone(show: Open, tmp_path: Path) -> None:
+    prediction, labels = said([(0.9, 300, 240)])
+    many = {f"a method with a long name, {i}": prediction for i in range(6)}
+    page = show(write_report(tmp_path / "r.html", many, labels), width=375)
+    chosen = page.locator(".choices label").last.bounding_box()
+    assert chosen is not None
+    assert 0 <= chosen["x"] <= chosen["x"] + chosen["width"] <= 375
