@@ -1,6 +1,7 @@
 """The command line as a user meets it: files in, files out, one line on a mistake."""
 
 import json
+import random
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import numpy.typing as npt
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from user_files import content, write
 
 import simplexcal
 from simplexcal.cli import main
@@ -205,6 +207,31 @@ def test_a_wrong_file_is_one_line(
 )
 def test_a_wrong_command_is_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert message in error_of(capsys, arguments)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".parquet", ".csv"])
+def test_a_damaged_file_is_predicted_or_refused_in_one_line(
+    suffix: str, fitted: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, rng = write(fitted / f"x{suffix}", content()), random.Random(0)
+    whole = path.read_bytes()
+    codes = []
+    for _ in range(60):
+        damaged = bytearray(whole[: rng.randrange(len(whole))] if rng.random() < 0.3 else whole)
+        for _ in range(min(len(damaged), rng.randrange(1, 20))):
+            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+        path.write_bytes(damaged)
+        codes.append(main(["predict", "net.safetensors", path.name, "--input", "logits", "-o", "out.csv"]))
+        err = capsys.readouterr().err
+        assert (codes[-1], err.count("\n")) in ((0, 0), (2, 1)), err
+    assert 2 in codes
+
+
+def test_more_classes_than_memory_are_one_line(fitted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    header = {"logits": {"dtype": "F32", "shape": [2**20, 2**30], "data_offsets": [0, 2**52]}}
+    text = json.dumps(header).encode()
+    (fitted / "huge.safetensors").write_bytes(len(text).to_bytes(8, "little") + text)
+    error_of(capsys, ["predict", "net.safetensors", "huge.safetensors", "--input", "logits", "-o", "out.csv"])
 
 
 def test_inputs_that_the_network_cannot_take(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

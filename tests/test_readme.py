@@ -43,6 +43,7 @@ def own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez(tmp_path / "inputs.npz", inputs=normalise(images[:500]).numpy(), labels=labels[:500].numpy())
     shutil.copy(Path(showcase.__file__).with_name("lenet5.safetensors"), tmp_path)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as tests/conftest.py has it for this process
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 
 
