@@ -188,7 +188,10 @@ def test_a_wrong_file_is_one_line(
     [
         (["calibrate", "val.npz", "-o", "net.safetensors"], "--input logits or --input probs"),
         (["calibrate", "val.npz", "--input", "guess", "-o", "net.safetensors"], "guess"),
-        (["calibrate", "missing.npz", "--input", "logits", "-o", "net.safetensors"], "missing.npz"),
+        (
+            ["calibrate", "missing.npz", "--input", "logits", "-o", "net.safetensors"],
+            "'missing.npz': No such file or directory.",
+        ),
         (["calibrate", "val.npz", "--input", "logits"], "--output"),
         (["calibrate", "val.npz", "--input", "logits", "-o", "net.pkl"], "must end in .safetensors"),
         (["calibrate", "val.npz", "--input", "logits", "-o", "no/such/net.safetensors"], "no folder"),
@@ -299,5 +302,8 @@ def test_the_demo_is_what_make_demo_runs(tmp_path: Path, monkeypatch: pytest.Mon
 def test_help_says_what_each_command_does(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
+    assert main([]) == 0
+    assert capsys.readouterr().out == out
+    assert "..." not in out.partition("Commands:")[2]
     for command in ("demo", "calibrate", "predict", "evaluate", "report"):
         assert command in out

@@ -41,6 +41,8 @@ def is_watched() -> bool:
 def _explain(error: Exception) -> int:
     if format_usage := getattr(error, "format_message", None):  # a mistake in the arguments, found by typer
         return _fail(format_usage(), BAD_INPUT)
+    if isinstance(error, OSError) and error.filename is not None:
+        return _fail(f"'{error.filename}': {error.strerror}.", BAD_INPUT)
     if isinstance(error, MemoryError):
         return _fail("there is not enough memory for this input; score it in smaller files.", BAD_INPUT)
     if isinstance(error, EXPECTED):

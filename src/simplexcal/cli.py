@@ -23,7 +23,6 @@ from simplexcal.tables import write_predictions
 
 app = typer.Typer(
     help="Calibrate a trained classifier's confidence without changing one prediction.",
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
 )
@@ -65,11 +64,14 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @app.callback(invoke_without_command=True)
-def options(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+def options(
+    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
+) -> None:
     """Calibrate a trained classifier's confidence without changing one prediction."""
     if version:
         say(f"simplexcal {simplexcal.__version__}", {}, as_json=False)
-        raise typer.Exit
+    elif context.invoked_subcommand is None:
+        say(context.get_help(), {}, as_json=False)
 
 
 @app.command()
@@ -77,7 +79,10 @@ def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="The report.")] = Path("simplexcal-demo.html"),
     json: Json = False,
 ) -> None:
-    """Calibrate an embedded LeNet-5 on Fashion-MNIST with every method; print a table and write a report."""
+    """Show every method on an embedded network.
+
+    A LeNet-5 and the test images of Fashion-MNIST: 5000 to calibrate, 5000 to judge. Prints a table, writes a report.
+    """
     _check_output(output, ".html")
     torch.set_num_threads(1)  # the tensors are small; on a busy machine two threads wait for each other
     data = showcase.prepare()
@@ -111,7 +116,10 @@ def calibrate(
     seed: Annotated[int, typer.Option(help="Of all randomness.")] = 0,
     json: Json = False,
 ) -> None:
-    """Fit a calibrator on held-out outputs or inputs with their true classes, and save it."""
+    """Fit a calibrator and save it.
+
+    DATA are held-out outputs, or inputs for --model, with their true classes.
+    """
     _check_output(output, ".safetensors")
     start = time.perf_counter()
     source = read_source(data, input, _network(model, weights, head), progress=is_watched())
@@ -142,7 +150,10 @@ def predict(
     head: Head = None,
     json: Json = False,
 ) -> None:
-    """Write label, confidence, uncertainties and calibrated probabilities of every input."""
+    """Write calibrated predictions.
+
+    Of every input: predicted class, confidence, uncertainties and calibrated probabilities.
+    """
     source = read_source(data, input, _network(model, weights, head), progress=is_watched())
     method, fitted = source.load(calibrator)
     prediction = fitted(source.table.outputs)
@@ -162,7 +173,10 @@ def judge(
     head: Head = None,
     json: Json = False,
 ) -> None:
-    """Judge predictions, or outputs before and after each calibrator, against the true classes."""
+    """Judge against the true classes.
+
+    DATA are predictions, or outputs, which are judged before and after each calibrator.
+    """
     judged = read_judged(data, input, calibrator or [], _network(model, weights, head))
     evaluations = {name: evaluate(prediction, judged.labels) for name, prediction in judged.predictions.items()}
     say(tabulate(evaluations), {"methods": _records(evaluations)}, json)
@@ -180,7 +194,10 @@ def report(
     title: Annotated[str, typer.Option(help="The report's title.")] = "Calibration report",
     json: Json = False,
 ) -> None:
-    """Write a report that people open: a verdict, a table, charts, and what was confidently wrong."""
+    """Write a report to open in a browser.
+
+    One file that works offline: a verdict, a table, charts, and what was confidently wrong.
+    """
     _check_output(output, ".html")
     judged = read_judged(data, input, calibrator or [], _network(model, weights, head), images=True)
     predictions, labels, images, class_names = judged
