@@ -259,7 +259,7 @@ def test_a_warning_is_one_line(folder: Path, arrays: Arrays, capsys: pytest.Capt
 
 @pytest.mark.usefixtures("folder")
 def test_a_defect_is_no_traceback_either(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simplexcal.cli.read_source", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("simplexcal.cli.fitting.read_source", lambda *_, **__: 1 / 0)
     assert main(["calibrate", "val.npz", "--input", "logits", "-o", "net.safetensors"]) == 1
     assert capsys.readouterr().err == (
         "error: ZeroDivisionError('division by zero'), which is a defect of simplexcal; please report it.\n"

@@ -1,0 +1,74 @@
+"""``simplexcal calibrate`` and ``simplexcal predict``."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from simplexcal._console import is_watched, say
+from simplexcal.calibrators import CALIBRATORS
+from simplexcal.cli.options import Data, Head, Input, Json, Method, Mixed, Model, Weights, check_output, network
+from simplexcal.io import save_calibrator
+from simplexcal.metrics import nll
+from simplexcal.sources import read_source
+from simplexcal.tables import write_predictions
+
+
+def calibrate(
+    data: Data,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The calibrator's file, .safetensors.")],
+    input: Input = None,  # noqa: A002
+    method: Annotated[Method, typer.Option(help="The method.")] = Method.sts,
+    model: Model = None,
+    weights: Weights = None,
+    head: Head = None,
+    mixup: Annotated[Mixed, typer.Option(help="What is mixed, for sts and dirichlet.")] = Mixed.features,
+    seed: Annotated[int, typer.Option(help="Of all randomness.")] = 0,
+    json: Json = False,
+) -> None:
+    """Fit a calibrator and save it.
+
+    DATA are held-out outputs, or inputs for --model, with their true classes.
+    """
+    check_output(output, ".safetensors")
+    start = time.perf_counter()
+    source = read_source(data, input, network(model, weights, head), progress=is_watched())
+    outputs, labels = source.table.outputs, source.labels
+    calibrator = CALIBRATORS[method]()
+    mixes = source.mixup(mixup) if calibrator.uses_mixup else None
+    generator = torch.Generator().manual_seed(seed)
+    calibrator.fit(outputs, labels, mixup=mixes, generator=generator, progress=is_watched())
+    save_calibrator(calibrator, output, fingerprint=source.fingerprint)
+    before, after = (float(nll(probs, labels)) for probs in (outputs.logits.softmax(-1), calibrator(outputs).probs))
+    took = time.perf_counter() - start
+    text = (
+        f"{output}: {method} on {len(labels)} inputs of {outputs.n_classes} classes, {took:.1f} s. "
+        f"NLL on these inputs {before:.4f} before, {after:.4f} after; judge it on others: simplexcal evaluate."
+    )
+    record = {"output": str(output), "method": str(method), "n": len(labels), "n_classes": outputs.n_classes}
+    say(text, record | {"nll_before": before, "nll_after": after, "seconds": took}, json)
+
+
+def predict(
+    calibrator: Annotated[Path, typer.Argument(help="A file that `calibrate` wrote.", metavar="CALIBRATOR")],
+    data: Data,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Predictions: .npz .safetensors .parquet .csv")],
+    input: Input = None,  # noqa: A002
+    model: Model = None,
+    weights: Weights = None,
+    head: Head = None,
+    json: Json = False,
+) -> None:
+    """Write calibrated predictions.
+
+    Of every input: predicted class, confidence, uncertainties and calibrated probabilities.
+    """
+    source = read_source(data, input, network(model, weights, head), progress=is_watched())
+    method, fitted = source.load(calibrator)
+    prediction = fitted(source.table.outputs)
+    write_predictions(output, prediction, ids=source.table.ids, labels=source.table.labels)
+    mean = float(prediction.confidence.mean())
+    text = f"{output}: {len(prediction)} predictions by {method}, confidence {100 * mean:.1f} % on average."
+    say(text, {"output": str(output), "method": method, "n": len(prediction), "confidence": mean}, json)
