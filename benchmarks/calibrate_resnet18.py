@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import torch
-from experiments.networks import ResNet18
+from experiments.architectures import resnet18
 from torch.profiler import ProfilerActivity, profile
 
 import simplexcal as sc
@@ -44,7 +44,7 @@ def kernel_times(function: Callable[[], object]) -> Counter[str]:
 
 def main() -> None:
     generator = torch.Generator("cuda").manual_seed(0)
-    net = ResNet18().cuda()
+    net = resnet18().cuda()
     images = torch.randn(5000, 3, 32, 32, device="cuda", generator=generator)
     backbone = sc.Backbone(net)
     outputs = backbone(images)

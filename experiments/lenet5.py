@@ -27,7 +27,7 @@ import simplexcal as sc
 from simplexcal.calibrators.simplex import PAPER_BETAS, PAPER_WIDTHS
 from simplexcal.demo import lenet5
 from simplexcal.demo.fashion_mnist import halves, images_and_labels
-from simplexcal.metrics import ece
+from simplexcal.metrics import ece, nll, noise_floor
 
 SEEDS = range(5)
 SMALL: dict[str, Any] = {"betas": PAPER_BETAS, "n_steps": 3000, "head": False}
@@ -71,14 +71,6 @@ def load() -> tuple[sc.Backbone, Tensor, Tensor]:
     return sc.Backbone(net), lenet5.normalise(images), labels
 
 
-def floor(confidence: Tensor, n_trials: int = 1000) -> tuple[float, float]:
-    """Return mean and 95 % quantile of the ECE of a perfectly calibrated model with these confidences."""
-    generator = torch.Generator().manual_seed(0)
-    trials = [ece(confidence, torch.rand(confidence.shape, generator=generator) < confidence) for _ in range(n_trials)]
-    values = torch.stack(trials)
-    return values.mean().item(), values.quantile(0.95).item()
-
-
 def job(name: str, seed: int) -> dict[str, Any]:
     """Fit one method with one seed, and judge it."""
     make, device, mixes, factor = METHODS[name]
@@ -100,8 +92,7 @@ def job(name: str, seed: int) -> dict[str, Any]:
     calibrator = make().fit(outputs[fit], labels[fit], mixup=mixup, generator=generator)
     took = time.perf_counter() - start
     p, y = calibrator(outputs[test]), labels[test]
-    log_likelihood = p.probs.gather(1, y[:, None]).clamp_min(torch.finfo(torch.float32).tiny).log()
-    mean_floor, high_floor = floor(p.confidence.cpu())
+    floor = noise_floor(p.confidence.cpu())
     return {
         "method": name,
         "seed": seed,
@@ -110,9 +101,9 @@ def job(name: str, seed: int) -> dict[str, Any]:
         "accuracy": (p.label == y).float().mean().item(),
         "same_labels": bool((p.label == outputs[test].label).all()),
         "ece": ece(p.confidence, p.label == y).item(),
-        "ece_floor": mean_floor,
-        "ece_floor_95": high_floor,
-        "nll": -log_likelihood.mean().item(),
+        "ece_floor": floor.mean.item(),
+        "ece_floor_95": floor.upper.item(),
+        "nll": nll(p.probs, y).item(),
         "seconds": took,
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu, one thread",
         "torch": torch.__version__,

@@ -40,14 +40,16 @@ def train(
     compiled: bool = False,
     checkpoint: Path | None = None,
     seconds: float = math.inf,
+    every: float = 120.0,
     on_epoch: Callable[[int, list[float]], None] | None = None,
 ) -> bool:
     """Train the networks in place, on the device where they are, and return whether all epochs are done.
 
-    ``images`` are bytes (N, C, H, W). It stops after ``seconds``; with a ``checkpoint`` it saves itself there when it
-    stops, and goes on from there when called again. ``on_epoch`` is told the epochs done and each network's mean loss.
+    ``images`` are bytes (N, C, H, W). It stops after ``seconds``; with a ``checkpoint`` it saves itself there ``every``
+    so many seconds and when it stops, and goes on from there when called again. ``on_epoch`` is told the epochs done
+    and each network's mean loss.
     """
-    start = time.monotonic()
+    start = saved = time.monotonic()
     pictures = Pictures(images, labels, mean=mean, std=std, augment=augment, device=_device(networks))
     with _given_back(networks):
         training = Training(networks, pictures, seeds, epochs, batch_size, dtype, compiled)
@@ -59,9 +61,18 @@ def train(
                 on_epoch(training.epoch, losses)
             if not all(map(math.isfinite, losses)):
                 raise FloatingPointError(f"The losses of epoch {training.epoch} are {losses}: the training diverged.")
+            if checkpoint is not None and time.monotonic() - saved >= every:
+                training.save(checkpoint)
+                saved = time.monotonic()
         if checkpoint is not None:
             training.save(checkpoint)
     return training.epoch == epochs
+
+
+def seconds_of(checkpoint: Path) -> float:
+    """Return how long the epochs in a checkpoint took, all of its networks together and all interruptions left out."""
+    with safe_open(checkpoint, "pt") as file:
+        return float(file.metadata()["seconds"])
 
 
 class Training:
@@ -81,7 +92,7 @@ class Training:
         device = pictures.labels.device
         gpu = device.type == "cuda"
         self.pictures, self.seeds, self.epochs, self.batch_size = pictures, [*seeds], epochs, batch_size
-        self.epoch, self.steps = 0, len(pictures) // batch_size
+        self.epoch, self.steps, self.seconds = 0, len(pictures) // batch_size, 0.0
         self.rates = torch.tensor(cosine(epochs * self.steps) + [0.0] * WARM_UP, device=device)
         self.at = torch.zeros(1, dtype=torch.int64, device=device)  # steps done, counted where the graph can read it
         self.plans = torch.zeros(len(networks), 4, self.steps, batch_size, dtype=torch.int64, device=device)
@@ -93,6 +104,7 @@ class Training:
 
     def run_epoch(self) -> list[float]:
         """Take each network once through the images; return the mean losses."""
+        start = time.monotonic()
         self.begin_epoch()
         for _ in range(self.steps):
             self.advance()
@@ -100,6 +112,7 @@ class Training:
         losses = [learner.loss.item() / self.steps for learner in self.learners]
         for learner in self.learners:
             learner.loss.zero_()
+        self.seconds += time.monotonic() - start
         return losses
 
     def begin_epoch(self) -> None:
@@ -112,7 +125,7 @@ class Training:
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(path.name + ".part")
         values = {name: value.contiguous().cpu() for name, value in self._changing().items()}
-        save_file(values, part, {"settings": json.dumps(self._settings())})
+        save_file(values, part, {"settings": json.dumps(self._settings()), "seconds": str(self.seconds)})
         part.replace(path)
 
     def restore(self, path: Path) -> None:
@@ -122,6 +135,7 @@ class Training:
             if saved != self._settings():
                 raise ValueError(f"'{path}' is of another training: {saved}, not {self._settings()}. Remove it.")
             self._set({name: file.get_tensor(name) for name in self._changing()})
+            self.seconds = float(file.metadata()["seconds"])
         self.epoch = int(self.at) // self.steps
 
     def _settings(self) -> dict[str, Any]:

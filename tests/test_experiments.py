@@ -1,6 +1,7 @@
 """The experiments' own code, as far as it runs without their data."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -11,8 +12,7 @@ from scipy.stats import mannwhitneyu
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from experiments import lenet5, lenet5_forms, lenet5_ood, render  # noqa: E402
-from experiments.networks import ResNet18  # noqa: E402
+from experiments import lenet5_forms, lenet5_ood, lenet5_page, render  # noqa: E402
 
 from simplexcal.demo.lenet5 import LeNet5  # noqa: E402
 
@@ -20,17 +20,19 @@ from simplexcal.demo.lenet5 import LeNet5  # noqa: E402
 def test_the_results_page_is_what_the_records_say() -> None:
     assert render.PAGE.read_text() == render.render()
     assert render.README.read_text() == render.readme(render.README.read_text())
+    for path in re.findall(r"\]\((figures/[^)]*)\)", render.render()):
+        assert (render.PAGE.parent / path).is_file()
 
 
 def test_auroc_is_the_mann_whitney_statistic(generator: torch.Generator) -> None:
     inside = torch.randint(10, (50,), generator=generator).float()
     outside = torch.randint(5, 15, (70,), generator=generator).float()
     expected = mannwhitneyu(outside.numpy(), inside.numpy()).statistic / (50 * 70)
-    assert abs(lenet5_ood.auroc(inside, outside) - expected) < 1e-12
+    assert abs(lenet5_ood.told_apart(inside, outside) - expected) < 1e-12
 
 
 def test_the_demos_network_is_the_form_nearest_to_the_paper(generator: torch.Generator) -> None:
-    nearest = lenet5_forms.nearest(render.RESULTS / "lenet5_forms.jsonl", render.PAPER_ACCURACY)
+    nearest = lenet5_forms.nearest(lenet5_page.RESULTS / "lenet5_forms.jsonl", lenet5_page.PAPER_ACCURACY)
     form, net = lenet5_forms.Form(**lenet5_forms.FORMS[nearest]), LeNet5()
     form.load_state_dict(dict(zip(form.state_dict(), net.state_dict().values(), strict=True)))
     images = torch.randn(3, 1, 28, 28, generator=generator)
@@ -50,13 +52,3 @@ def test_a_cell_is_above_only_by_more_than_its_spread(tmp_path: Path) -> None:
     path.write_text("\n".join(json.dumps(cell) for cell in cells))
     assert lenet5_ood.above(path, 0.77) == ["differential entropy, FeatureMixup, β = 0.5"]
     assert lenet5_ood.above(path, 0.79) == []
-
-
-def test_the_noise_floor_of_certain_predictions_is_zero() -> None:
-    assert lenet5.floor(torch.ones(100), 10) == (0.0, 0.0)
-
-
-def test_resnet18_has_the_published_size_for_cifar() -> None:
-    net = ResNet18()
-    assert sum(p.numel() for p in net.parameters()) == 11_173_962
-    assert net(torch.zeros(2, 3, 32, 32)).shape == (2, 10)

@@ -3,7 +3,6 @@
 import pytest
 import torch
 from experiments import architectures
-from experiments.networks import ResNet18
 from torch import nn
 
 import simplexcal as sc
@@ -68,13 +67,6 @@ def test_a_dense_layer_keeps_its_input_in_front(generator: torch.Generator) -> N
     y = architectures.DenseLayer(5)(x)
     assert y.shape == (2, 37, 4, 4)
     assert torch.equal(y[:, :5], x)
-
-
-def test_resnet18_computes_what_the_benchmarks_one_computes(generator: torch.Generator) -> None:
-    ours, theirs = architectures.resnet18().eval(), ResNet18().eval()
-    theirs.load_state_dict(ours.state_dict())
-    x = torch.randn(2, 3, 32, 32, generator=generator)
-    assert torch.equal(ours(x), theirs(x))
 
 
 def test_a_seed_is_a_network_and_leaves_the_global_state() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from experiments.augmentation import Pictures
 from experiments.learner import DECAY, MOMENTUM, Learner, cosine
-from experiments.training import Training, train
+from experiments.training import Training, seconds_of, train
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -172,6 +172,24 @@ def test_a_training_in_two_parts_is_one_training(tmp_path: Path) -> None:
     for net, expected in zip(resumed, whole, strict=True):
         assert all(torch.equal(value, expected[name]) for name, value in net.state_dict().items())
     assert [p.name for p in path.parent.iterdir()] == ["state.safetensors"]
+
+
+def test_what_a_kill_leaves_is_what_was_saved_on_the_way(tmp_path: Path) -> None:
+    path = tmp_path / "state.safetensors"
+
+    def stop(epoch: int, _: list[float]) -> None:
+        if epoch == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trained([0, 1], checkpoint=path, every=0.0, on_epoch=stop)
+    told: list[int] = []
+    first = seconds_of(path)
+    resumed = trained([0, 1], checkpoint=path, on_epoch=lambda epoch, _: told.append(epoch))
+    assert told == [2, 3]
+    assert 0 < first < seconds_of(path)
+    for ours, expected in zip(resumed, trained([0, 1]), strict=True):
+        assert all(torch.equal(ours[name], expected[name]) for name in expected)
 
 
 def test_the_state_of_another_training_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,203 @@
+"""One job: fit one method to one network's outputs on the validation half, judge it on the test half, record all."""
+
+import math
+import os
+import platform
+import time
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import torch
+
+import simplexcal as sc
+from experiments.data import NORMALISATION, halves, load, load_ood, normalise
+from experiments.methods import METHODS, calibrator
+from experiments.place import Place, write_json
+from experiments.pretrained import Halves, device_name, network, read_outputs, training_of
+from experiments.rows import ROWS
+from experiments.studies import STUDIES
+from simplexcal.evaluate import evaluate, evaluate_ood
+from simplexcal.io import load_calibrator, save_calibrator
+from simplexcal.metrics import ece, nll, reliability
+
+Record = dict[str, Any]
+
+
+class Job(NamedTuple):
+    """What to do; ``stranger`` is the data set to detect, where that is asked."""
+
+    study: str
+    row: str
+    seed: int
+    method: str
+    stranger: str | None = None
+
+    def path(self, place: Place) -> Path:
+        """Return the file of the record."""
+        row = self.row if self.stranger is None else f"{self.row}-{self.stranger}"
+        return place.results / self.study / row / str(self.seed) / f"{self.method}.json"
+
+    def device(self, place: Place) -> str:
+        """Return where to fit: on the run's device if the method gains from it, or if it is to be timed there."""
+        return place.device if METHODS[self.method].gpu or STUDIES[self.study].alone else "cpu"
+
+    def __str__(self) -> str:
+        stranger = "" if self.stranger is None else f" against {self.stranger}"
+        return f"{self.row}{stranger}, seed {self.seed}, {self.method}"
+
+
+class Fitted(NamedTuple):
+    """A fitted calibrator, on its device; no seconds if it comes from the cache."""
+
+    calibrator: sc.Calibrator
+    device: str
+    seconds: float | None
+
+
+def run(job: Job, place: Place) -> Record:
+    """Do the job, write its record, and return it."""
+    data = read_outputs(job.row, job.seed, place)
+    fitted = _from_cache(job, place) if job.stranger is not None else None
+    fitted = fitted or _fit(job, data, place)
+    record = {**_about(job, fitted, place), **_judged(job, fitted, data, place)}
+    write_json(job.path(place), record)
+    return record
+
+
+def _fit(job: Job, data: Halves, place: Place) -> Fitted:
+    device = job.device(place)
+    outputs, labels = data.fit.to(device), data.fit_labels.to(device)
+    source, generator = _mixup(job, data, device, place), torch.Generator(device).manual_seed(job.seed)
+    start = time.perf_counter()
+    fitted = calibrator(job.method, place.trial).fit(outputs, labels, mixup=source, generator=generator)
+    _wait(device)
+    seconds = time.perf_counter() - start
+    path = place.calibrator(job.row, job.seed, job.method)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_calibrator(fitted, path)
+    return Fitted(fitted, device, seconds)
+
+
+def _from_cache(job: Job, place: Place) -> Fitted | None:
+    path, device = place.calibrator(job.row, job.seed, job.method), job.device(place)
+    return Fitted(load_calibrator(path)[0].to(device), device, None) if path.exists() else None
+
+
+def _mixup(job: Job, data: Halves, device: str, place: Place) -> sc.InputMixup | sc.FeatureMixup | None:
+    mixes = METHODS[job.method].mixes
+    if mixes is None:
+        return None
+    scheme = mixes.per_class, mixes.n_shuffles, mixes.fresh
+    net, labels = network(job.row, job.seed, place).to(device), data.fit_labels
+    if mixes.kind == "features":
+        head = cast(torch.nn.Linear, net.get_submodule("head"))
+        return sc.FeatureMixup(head, data.fit.to(device), labels, *scheme)
+    row = ROWS[job.row]
+    images = load(row.data, place.data).test_images
+    inputs = normalise(images[halves(len(images))[0]], NORMALISATION[row.data])
+    return sc.InputMixup(sc.Backbone(net), inputs.to(device), labels, *scheme)
+
+
+def _about(job: Job, fitted: Fitted, place: Place) -> Record:
+    """Return what was run, with which settings, where and with what."""
+    mixes = METHODS[job.method].mixes
+    return {
+        **job._asdict(),
+        "calibrator": type(fitted.calibrator).__name__,
+        "settings": fitted.calibrator.settings,
+        "mixes": None if mixes is None else mixes._asdict(),
+        "beta": _beta(fitted.calibrator),
+        "training": training_of(job.row, job.seed, place),
+        "trial": place.trial,
+        "versions": {
+            "simplexcal": sc.__version__,
+            "torch": str(torch.__version__),
+            "python": platform.python_version(),
+        },
+        "device": device_name(fitted.device),
+        "threads": torch.get_num_threads(),
+        "cores": os.cpu_count(),
+    }
+
+
+def _judged(job: Job, fitted: Fitted, data: Halves, place: Place) -> Record:
+    fit, test = data.fit.to(fitted.device), data.test.to(fitted.device)
+    start = time.perf_counter()
+    answer = fitted.calibrator(test)
+    _wait(fitted.device)
+    timings = {
+        "pretraining": training_of(job.row, job.seed, place)["seconds"],
+        "outputs": data.seconds,
+        "calibration": fitted.seconds,
+        "prediction": time.perf_counter() - start,
+    }
+    prediction = _on_cpu(answer)
+    record: Record = {
+        "timings": timings,
+        "n_timed": len(data.test),
+        "accuracy": (data.test.label == data.test_labels).double().mean().item(),
+        "labels_preserved": _preserved(prediction, data.test),
+        "metrics": _plain(evaluate(prediction, data.test_labels).as_dict()),
+        "validation": _brief(_on_cpu(fitted.calibrator(fit)), data.fit_labels),
+        "bins": _bins(prediction, data.test_labels),
+    }
+    if job.stranger is not None:
+        record["ood"] = _told_apart(job, job.stranger, fitted, prediction, place)
+    return record
+
+
+def _on_cpu(prediction: sc.Prediction) -> sc.Prediction:
+    """Return the prediction where judging it gives the same numbers on every machine."""
+    values = {field.name: getattr(prediction, field.name) for field in fields(prediction)}
+    moved: dict[str, Any] = {name: None if value is None else value.cpu() for name, value in values.items()}
+    return sc.Prediction(**moved)
+
+
+def _preserved(prediction: sc.Prediction, outputs: sc.Outputs) -> bool:
+    """Return whether each label is the network's, and no other class has a larger probability."""
+    largest = prediction.confidence == prediction.probs.amax(-1)
+    return bool((largest & (prediction.label == outputs.label)).all())
+
+
+def _told_apart(job: Job, stranger: str, fitted: Fitted, known: sc.Prediction, place: Place) -> Record:
+    row = ROWS[job.row]
+    inputs = normalise(load_ood(stranger, place.data), NORMALISATION[row.data])
+    backbone = sc.Backbone(network(job.row, job.seed, place)).to(fitted.device)
+    outputs, _ = sc.extract(backbone, (inputs, torch.zeros(len(inputs), dtype=torch.int64)))
+    unknown = _on_cpu(fitted.calibrator(outputs.to(fitted.device)))
+    return _plain(evaluate_ood(known, unknown).as_dict())
+
+
+def _brief(prediction: sc.Prediction, labels: torch.Tensor) -> Record:
+    error = ece(prediction.confidence, prediction.label == labels)
+    return _plain({"ece": error.item(), "nll": nll(prediction.probs, labels).item()})
+
+
+def _bins(prediction: sc.Prediction, labels: torch.Tensor) -> Record:
+    """Return the reliability diagram's bins, as lists."""
+    bins = reliability(prediction.confidence, prediction.label == labels)
+    return {name: [_number(x) for x in values.tolist()] for name, values in bins._asdict().items()}
+
+
+def _plain(numbers: Any) -> Record:
+    return {name: _number(value) for name, value in numbers.items()}
+
+
+def _number(value: float | None) -> float | None:
+    """Return the number, or None for what JSON cannot say."""
+    return value if value is None or math.isfinite(value) else None
+
+
+def _beta(fitted: sc.Calibrator) -> float | None:
+    """Return the β that was chosen, as it was given, where there is one."""
+    betas = fitted.settings.get("betas", (fitted.settings.get("beta"),))
+    chosen = getattr(fitted, "beta", None)
+    if chosen is None or not isinstance(betas, tuple):
+        return None
+    return min((float(b) for b in betas), key=lambda b: abs(b - float(chosen)))
+
+
+def _wait(device: str) -> None:
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)

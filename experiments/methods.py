@@ -1,0 +1,85 @@
+"""The methods that the paper's experiments compare, by name: a calibrator, what it mixes, and where it is fitted."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import simplexcal as sc
+from simplexcal.calibrators.simplex import PAPER_BETAS, PAPER_WIDTHS
+
+SMALL_WIDTHS = (512, 256)  # Appendix G.2 has "fewer layers and narrower widths" and no more in words
+SHORTER = (1000,)  # steps; the paper takes 25 000
+
+
+class Mixes(NamedTuple):
+    """What is mixed, "inputs" or "features", from R samples a class in S shuffles; ``fresh`` as in sc.InputMixup."""
+
+    kind: str
+    per_class: int
+    n_shuffles: int
+    fresh: bool = False
+
+
+class Method(NamedTuple):
+    """A calibrator to be, its mixes if it learns from any, and whether it is worth a GPU."""
+
+    make: Callable[[], sc.Calibrator]
+    mixes: Mixes | None = None
+    gpu: bool = False
+
+
+def paper_with(**changes: Any) -> Callable[[], sc.Calibrator]:
+    """Return a maker of the paper's method with some of its settings changed."""
+    settings: dict[str, Any] = {**sc.SimplexTemperatureScaling.paper().settings, **changes}
+    return lambda: sc.SimplexTemperatureScaling(**settings)
+
+
+def dirichlet_with(beta: float) -> Callable[[], sc.Calibrator]:
+    """Return a maker of the Dirichlet method with this β."""
+    return lambda: sc.DirichletTemperatureScaling(beta)
+
+
+INPUTS, FEATURES = Mixes("inputs", 10, 10), Mixes("features", 100, 10, fresh=True)  # the paper's; the default's
+
+METHODS: dict[str, Method] = {
+    "none": Method(sc.Uncalibrated),
+    "ts": Method(sc.TemperatureScaling),
+    "ets": Method(sc.EnsembleTemperatureScaling),
+    "sts": Method(sc.SimplexTemperatureScaling, FEATURES),
+    "adats": Method(sc.AdaptiveTemperatureScaling),
+    "sts-paper": Method(sc.SimplexTemperatureScaling.paper, INPUTS, gpu=True),
+    "pts": Method(sc.ParameterizedTemperatureScaling),
+    "sts-r20-s5": Method(sc.SimplexTemperatureScaling.paper, Mixes("inputs", 20, 5), gpu=True),
+    "sts-r100-s1": Method(sc.SimplexTemperatureScaling.paper, Mixes("inputs", 100, 1), gpu=True),
+    "sts-small": Method(paper_with(widths=SMALL_WIDTHS), INPUTS, gpu=True),
+    **{f"sts-steps-{n}": Method(paper_with(betas=(0.5,), n_steps=n), INPUTS, gpu=True) for n in SHORTER},
+    **{f"sts-beta-{beta}": Method(paper_with(betas=(beta,)), INPUTS, gpu=True) for beta in PAPER_BETAS},
+    **{f"dirichlet-{beta}": Method(dirichlet_with(beta), INPUTS, gpu=True) for beta in PAPER_BETAS},
+}
+
+TITLES = {
+    "none": "pre-trained",
+    "ts": "TS",
+    "ets": "ETS",
+    "pts": "PTS",
+    "adats": "AdaTS",
+    "sts-paper": "STS, paper",
+    "sts": "STS, default",
+    **{f"sts-steps-{n}": f"STS, paper, β = 0.5, {n} steps" for n in SHORTER},
+    "sts-r20-s5": "STS, paper, R = 20, S = 5",
+    "sts-r100-s1": "STS, paper, R = 100, S = 1",
+    "sts-small": f"STS, paper, branch {' → '.join(map(str, SMALL_WIDTHS))}",
+}
+
+# What a trial run makes of a method's settings: the same code in less than a second.
+TRIAL: dict[str, object] = {"n_steps": 4, "n_epochs": 1, "pool_size": 100, "batch_size": 50, "widths": (16,)}
+
+
+def calibrator(name: str, trial: bool = False) -> sc.Calibrator:
+    """Return a method's calibrator, not fitted yet; for a trial with fewer steps and smaller sizes."""
+    made = METHODS[name].make()
+    if not trial:
+        return made
+    return type(made)(**{key: TRIAL.get(key, value) for key, value in made.settings.items()})
+
+
+__all__ = ["METHODS", "PAPER_BETAS", "PAPER_WIDTHS", "TITLES", "Method", "Mixes", "calibrator"]

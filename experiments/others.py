@@ -1,0 +1,151 @@
+"""The paper's other experiments on the results page: tables of those that have records."""
+
+import statistics
+from itertools import product
+
+from experiments.methods import PAPER_BETAS, TITLES
+from experiments.paper import (
+    BEST_BETA,
+    BRANCH,
+    CALIBRATION_SECONDS,
+    DIRICHLET,
+    INFERENCE_SECONDS,
+    MIXES,
+    OOD,
+    OOD_COLUMNS,
+    TABLE1,
+    Number,
+)
+from experiments.records import Group, Record, number, shown, table
+from experiments.rows import ROWS
+from experiments.table1 import ORDER
+
+Rows = dict[str, Group]
+
+
+def dirichlet(rows: Rows) -> str:
+    """Return ECE of the Dirichlet method, β chosen for each seed by the validation ECE as the paper does."""
+    lines = []
+    for row, group in rows.items():
+        chosen = _by_validation(group)
+        ours, betas = number(chosen, "metrics", "ece", factor=100), sorted({r["beta"] for r in chosen})
+        confidence = number(chosen, "metrics", "confidence", factor=100)
+        cells = [shown(ours), shown(DIRICHLET[row]) if row in DIRICHLET else "", shown(confidence)]
+        lines.append([ROWS[row].title, str(len(chosen)), *cells, ", ".join(map(str, betas))])
+    return table(("row", "seeds", "ECE %", "paper's ECE %", "mean confidence %", "β"), lines)
+
+
+def beta(rows: Rows) -> str:
+    """Return the ECE for each β, on the validation and on the test half: median and deviation, as in the figure."""
+    lines = []
+    for b in PAPER_BETAS:
+        cells = [_median(group.get(f"sts-beta-{b}", []), half) for group in rows.values() for half in HALVES]
+        lines.append([str(b), *cells])
+    header = [f"{ROWS[row].title}, {half}" for row in rows for half in ("validation", "test")]
+    best = ", ".join(f"{BEST_BETA[row]} on {ROWS[row].title}" for row in rows if row in BEST_BETA)
+    return table(("β", *header), lines) + f"\n\nThe paper finds the smallest ECE at β = {best}."
+
+
+HALVES = ("validation", "metrics")
+
+
+def _median(records: list[Record], half: str) -> str:
+    if not records:
+        return ""
+    median = 100 * statistics.median(r[half]["ece"] for r in records)
+    return f"{median:.2f} ± {number(records, half, 'ece', factor=100).std:.2f}"
+
+
+def time(rows: Rows) -> str:
+    """Return seconds to calibrate, and to score the test half: network and calibrator."""
+    lines = []
+    for row, group in rows.items():
+        for method, records in group.items():
+            inference = [r["timings"]["outputs"] + r["timings"]["prediction"] for r in records]
+            ours = [f"{number(records, 'timings', 'calibration').mean:.1f}", f"{statistics.mean(inference):.2f}"]
+            theirs = [f"{t[method]:.1f}" if method in t else "" for t in (CALIBRATION_SECONDS, INFERENCE_SECONDS)]
+            lines.append([ROWS[row].title, TITLES[method], ours[0], theirs[0], ours[1], theirs[1]])
+    return table(("row", "method", "calibration, s", "paper's", "inference, s", "paper's"), lines)
+
+
+def ood(rows: Rows) -> str:
+    """Return AUROC and AUPR of each method's confidence, and of STS's uncertainties."""
+    lines = []
+    for name, group in rows.items():
+        theirs = _theirs(group)
+        lines += [
+            _ood_line(name, method, score, group[method], theirs)
+            for method, score in product(ORDER, ("confidence", "differential_entropy", "mutual_information"))
+            if method in group and group[method][0]["ood"][f"{score}_auroc"] is not None
+        ]
+    return table(("set", "method", "score", "AUROC %", "paper's", "AUPR %", "paper's", "FPR at 95 % TPR, %"), lines)
+
+
+def _ood_line(
+    name: str, method: str, score: str, records: list[Record], theirs: dict[str, dict[str, str]]
+) -> list[str]:
+    ours = {m: shown(number(records, "ood", f"{score}_{m}", factor=100)) for m in ("auroc", "aupr", "fpr_95")}
+    key = method if score == "confidence" else f"{method}, {score.replace('_', ' ')}"
+    paper = {m: theirs.get(m, {}).get(key, "") for m in ("auroc", "aupr")}
+    cells = [ours["auroc"], paper["auroc"], ours["aupr"], paper["aupr"], ours["fpr_95"]]
+    return [name, TITLES[method], score.replace("_", " "), *cells]
+
+
+def _theirs(group: Group) -> dict[str, dict[str, str]]:
+    record = next(iter(group.values()))[0]
+    found = OOD.get((record["row"], record["stranger"]), {})
+    return {
+        m: {c: shown(Number(*n)) for c, n in zip(OOD_COLUMNS, numbers, strict=True)} for m, numbers in found.items()
+    }
+
+
+def mixes(rows: Rows) -> str:
+    """Return ECE for other R and S."""
+    return _variants(rows, MIXES)
+
+
+def branch(rows: Rows) -> str:
+    """Return ECE with the smaller branch."""
+    return _variants(rows, BRANCH)
+
+
+def steps(rows: Rows) -> str:
+    """Return ECE and NLL after fewer steps of the branch."""
+    lines = []
+    for row, group in rows.items():
+        for method, records in group.items():
+            errors = [shown(number(records, half, "ece", factor=100)) for half in HALVES]
+            nll = shown(number(records, "metrics", "nll"), 4)
+            lines.append([ROWS[row].title, TITLES[method], str(len(records)), *errors, nll])
+    said = "Does the branch learn too long? 25 000 steps, and a choice of β, are in Table 1 above."
+    return said + "\n\n" + table(("row", "method", "seeds", "validation ECE %", "test ECE %", "NLL"), lines)
+
+
+def _variants(rows: Rows, theirs: dict[str, dict[str, Number]]) -> str:
+    lines = []
+    for row, group in rows.items():
+        usual = shown(TABLE1[row]["sts-paper"])
+        for method, records in group.items():
+            ours = shown(number(records, "metrics", "ece", factor=100))
+            paper = shown(theirs[row][method]) if method in theirs.get(row, {}) else ""
+            lines.append([ROWS[row].title, TITLES[method], str(len(records)), ours, paper, usual])
+    return table(("row", "method", "seeds", "ECE %", "paper's ECE %", "paper's, as in Table 1"), lines)
+
+
+def _by_validation(group: Group) -> list[Record]:
+    """Return, for each seed, the record whose validation ECE is the smallest; a fit that diverged has none."""
+    by_seed: dict[int, list[Record]] = {}
+    for record in (r for records in group.values() for r in records if r["validation"]["ece"] is not None):
+        by_seed.setdefault(record["seed"], []).append(record)
+    return [min(records, key=lambda r: float(r["validation"]["ece"])) for _, records in sorted(by_seed.items())]
+
+
+TABLES = {
+    "dirichlet": dirichlet,
+    "beta": beta,
+    "time": time,
+    "ood": ood,
+    "mixes": mixes,
+    "branch": branch,
+    "steps": steps,
+}

@@ -1,0 +1,153 @@
+"""The pre-trained networks and their outputs, from the cache; what is not there is made, several networks at once."""
+
+import json
+import math
+import time
+from collections.abc import Sequence
+from typing import NamedTuple, cast
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+
+import simplexcal as sc
+from experiments.architectures import make
+from experiments.data import NORMALISATION, Images, halves, load, normalise
+from experiments.place import Place, say, write_json
+from experiments.rows import ROWS
+from experiments.training import seconds_of, train
+from simplexcal.io import load_outputs, save_outputs, write_whole
+
+EPOCHS, BATCH = 200, 128
+TRIAL_EPOCHS, TRIAL_BATCH = 2, 16
+EVERY = 10.0  # seconds between two lines about a training
+
+
+class Halves(NamedTuple):
+    """A network's outputs and labels to calibrate with and to judge by, and seconds for the outputs of the latter."""
+
+    fit: sc.Outputs
+    fit_labels: Tensor
+    test: sc.Outputs
+    test_labels: Tensor
+    seconds: float
+
+
+def pretrain(name: str, seeds: Sequence[int], place: Place, at_once: int, deadline: float = math.inf) -> bool:
+    """Train the networks of a row that are not in the cache, some at once; return whether all of them are there now."""
+    wanted = [seed for seed in seeds if not place.cached("networks", name, seed).exists()]
+    if not wanted:
+        return True
+    images = load(ROWS[name].data, place.data)
+    groups = [wanted[i : i + at_once] for i in range(0, len(wanted), at_once)]
+    return all(_train(name, group, images, place, deadline) for group in groups)
+
+
+def _train(name: str, seeds: Sequence[int], images: Images, place: Place, deadline: float) -> bool:
+    row = ROWS[name]
+    norm, epochs = NORMALISATION[row.data], TRIAL_EPOCHS if place.trial else EPOCHS
+    networks = [_network(name, seed).to(place.device) for seed in seeds]
+    checkpoint = place.cache / "training" / f"{name}-{'-'.join(map(str, seeds))}.safetensors"
+    said = [time.monotonic()]
+
+    def on_epoch(epoch: int, losses: list[float]) -> None:
+        if epoch == epochs or time.monotonic() - said[0] >= EVERY:
+            said[0] = time.monotonic()
+            say(f"{name}, seeds {_listed(seeds)}: epoch {epoch} of {epochs}, losses {_numbers(losses)}")
+
+    say(f"{name}, seeds {_listed(seeds)}: pre-training on {place.device}")
+    done = train(
+        networks,
+        images.train_images,
+        images.train_labels,
+        mean=norm.mean,
+        std=norm.std,
+        augment=row.augment,
+        seeds=seeds,
+        epochs=epochs,
+        batch_size=TRIAL_BATCH if place.trial else BATCH,
+        dtype=row.dtype,
+        checkpoint=checkpoint,
+        seconds=deadline - time.monotonic(),
+        every=0.0 if place.trial else 60.0,
+        on_epoch=on_epoch,
+    )
+    if done:
+        _keep(name, seeds, networks, place, seconds_of(checkpoint))
+        checkpoint.unlink()
+    return done
+
+
+def _keep(name: str, seeds: Sequence[int], networks: Sequence[nn.Module], place: Place, seconds: float) -> None:
+    settings = {
+        "epochs": TRIAL_EPOCHS if place.trial else EPOCHS,
+        "augment": ROWS[name].augment,
+        "at_once": len(seeds),
+        "seconds": seconds,
+        "device": device_name(place.device),
+    }
+    for seed, net in zip(seeds, networks, strict=True):
+        path = place.cached("networks", name, seed)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        state = {key: value.cpu().contiguous() for key, value in net.state_dict().items()}
+        write_whole(path, save(state, {"training": json.dumps(settings)}))
+
+
+def network(name: str, seed: int, place: Place) -> nn.Module:
+    """Return a pre-trained network, on the CPU."""
+    net = _network(name, seed)
+    net.load_state_dict(load_file(place.cached("networks", name, seed)))
+    return net.eval()
+
+
+def training_of(name: str, seed: int, place: Place) -> dict[str, float | str]:
+    """Return how a network was trained, and in how many seconds."""
+    with safe_open(place.cached("networks", name, seed), "pt") as file:
+        settings: dict[str, float | str] = json.loads(file.metadata()["training"])
+    return settings
+
+
+def _network(name: str, seed: int) -> nn.Module:
+    row = ROWS[name]
+    return make(row.network, len(NORMALISATION[row.data].mean), 100 if row.data == "cifar100" else 10, seed)
+
+
+def write_outputs(name: str, seed: int, place: Place) -> None:
+    """Run a network on the test images, unless its outputs are in the cache, and time it on those that judge."""
+    path = place.cached("outputs", name, seed)
+    if path.exists():
+        return
+    row = ROWS[name]
+    images = load(row.data, place.data)
+    inputs, backbone = normalise(images.test_images, NORMALISATION[row.data]), sc.Backbone(network(name, seed, place))
+    backbone.to(place.device)
+    outputs, labels = sc.extract(backbone, (inputs, images.test_labels))
+    test = halves(len(labels))[1]
+    start = time.perf_counter()
+    sc.extract(backbone, (inputs[test], labels[test]))
+    write_json(path.with_suffix(".json"), {"seconds": time.perf_counter() - start})
+    save_outputs(outputs, labels, path)
+
+
+def read_outputs(name: str, seed: int, place: Place) -> Halves:
+    """Return a network's outputs from the cache, on the CPU."""
+    path = place.cached("outputs", name, seed)
+    outputs, stored = load_outputs(path)
+    labels = cast(Tensor, stored)
+    fit, test = halves(len(labels))
+    seconds = float(json.loads(path.with_suffix(".json").read_text())["seconds"])
+    return Halves(outputs[fit], labels[fit], outputs[test], labels[test], seconds)
+
+
+def device_name(device: str) -> str:
+    """Return the name of a GPU, or "cpu"."""
+    return torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else "cpu"
+
+
+def _listed(seeds: Sequence[int]) -> str:
+    return ", ".join(map(str, seeds))
+
+
+def _numbers(values: Sequence[float]) -> str:
+    return " ".join(f"{value:.4f}" for value in values)

@@ -1,0 +1,54 @@
+"""The records of a study: read, grouped, and brought to mean ± standard deviation over the seeds."""
+
+import json
+import statistics
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from experiments.paper import Number
+from experiments.place import RESULTS
+
+Record = dict[str, Any]
+Group = dict[str, list[Record]]  # records of each method, by seed
+
+
+def read(study: str, results: Path = RESULTS) -> dict[str, Group]:
+    """Return the records of a study, for each row (with the stranger, where there is one) and method."""
+    rows: dict[str, Group] = {}
+    for path in sorted((results / study).glob("*/*/*.json"), key=lambda p: (p.parts[-3], int(p.parts[-2]), p.name)):
+        record = json.loads(path.read_text())
+        if record["trial"]:
+            raise ValueError(f"'{path}' is of a trial run, not a result. Remove it.")
+        rows.setdefault(path.parts[-3], {}).setdefault(record["method"], []).append(record)
+    return rows
+
+
+def values(records: Iterable[Record], *keys: str, factor: float = 1.0) -> list[float]:
+    """Return the number that each record has at these keys."""
+    found = []
+    for record in records:
+        value: Any = record
+        for key in keys:
+            value = value[key]
+        found.append(factor * float(value))
+    return found
+
+
+def number(records: Iterable[Record], *keys: str, factor: float = 1.0) -> Number:
+    """Return mean and standard deviation of the numbers at these keys; one record has no deviation."""
+    found = values(records, *keys, factor=factor)
+    return Number(statistics.mean(found), statistics.stdev(found) if len(found) > 1 else 0.0)
+
+
+def shown(x: Number, digits: int = 2, bold: bool = False) -> str:
+    """Return "mean ± deviation"."""
+    text = f"{x.mean:.{digits}f} ± {x.std:.{digits}f}"
+    return f"**{text}**" if bold else text
+
+
+def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a Markdown table."""
+    cells = [list(header), *map(list, rows)]
+    lines = [f"| {' | '.join(row)} |" for row in cells]
+    return "\n".join([lines[0], "|" + "---|" * len(cells[0]), *lines[1:]])

@@ -1,0 +1,35 @@
+"""The rows of the paper's Table 1: a data set and a network, and how the network is trained."""
+
+from typing import NamedTuple
+
+import torch
+
+
+class Row(NamedTuple):
+    """A data set and a network, by the names that ``experiments.data`` and ``experiments.architectures`` know."""
+
+    data: str
+    network: str
+    title: str
+
+    @property
+    def augment(self) -> bool:
+        """Whether pre-training crops and flips: for all but Fashion-MNIST."""
+        return self.data != "fashion-mnist"
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """What pre-training computes in: LeNet-5 in float32, the others in what suits the device."""
+        return torch.float32 if self.network == "lenet5" else None
+
+
+ROWS = {
+    "fmnist-lenet5": Row("fashion-mnist", "lenet5", "Fashion-MNIST, LeNet-5"),
+    "fmnist-resnet18": Row("fashion-mnist", "resnet18", "Fashion-MNIST, ResNet-18"),
+    "cifar10-vgg16-bn": Row("cifar10", "vgg16-bn", "CIFAR-10, VGG16-BN"),
+    "cifar10-resnet18": Row("cifar10", "resnet18", "CIFAR-10, ResNet-18"),
+    "cifar100-resnet50": Row("cifar100", "resnet50", "CIFAR-100, ResNet-50"),
+    "cifar100-densenet121": Row("cifar100", "densenet121", "CIFAR-100, DenseNet-121"),
+    "stl10-vgg16-bn": Row("stl10", "vgg16-bn", "STL-10, VGG16-BN"),
+    "stl10-resnet18": Row("stl10", "resnet18", "STL-10, ResNet-18"),
+}

@@ -1,0 +1,123 @@
+"""A row of the paper's Table 1 on the results page: our numbers beside the paper's, and what they say."""
+
+import statistics
+
+from experiments.methods import TITLES
+from experiments.paper import TABLE1, Number, best
+from experiments.records import Group, number, shown, table, values
+
+ORDER = ("none", "ts", "ets", "pts", "adats", "sts-paper", "sts")
+HEADER = ("method", "seeds", "ECE %", "paper's ECE %", "floor, 95 %", "NLL", "β", "fit, s", "predict, s")
+
+
+def row_table(row: str, group: Group) -> str:
+    """Return the table of a row; bold by the paper's rule."""
+    found = [method for method in ORDER if method in group]
+    errors = {m: number(group[m], "metrics", "ece", factor=100) for m in found}
+    likelihoods = {m: number(group[m], "metrics", "nll") for m in found}
+    theirs = {m: n for m, n in TABLE1[row].items() if m in ORDER}
+    bold = [best(errors), best(likelihoods), best(theirs)]
+    return table(
+        HEADER,
+        (
+            [
+                TITLES[m],
+                str(len(group[m])),
+                shown(errors[m], bold=m in bold[0]),
+                shown(theirs[m], bold=m in bold[2]) if m in theirs else "",
+                _floor(group, m),
+                shown(likelihoods[m], 4, m in bold[1]),
+                _betas(group, m),
+                f"{number(group[m], 'timings', 'calibration').mean:.1f}",
+                f"{number(group[m], 'timings', 'prediction').mean:.3f}",
+            ]
+            for m in found
+        ),
+    )
+
+
+def sentences(row: str, group: Group) -> list[str]:
+    """Return what the records of a row say, good or bad."""
+    said = [_accuracy(row, group), *_against_paper(row, group), _on_validation(group), _within_floor(group)]
+    if "sts" in group:
+        said += [_likelihood(group), _error(group)]
+    return [sentence for sentence in said if sentence]
+
+
+def _accuracy(row: str, group: Group) -> str:
+    ours, theirs = number(group["none"], "accuracy", factor=100), TABLE1[row]["accuracy"]
+    start, their_start = number(group["none"], "metrics", "ece", factor=100), TABLE1[row]["none"]
+    return (
+        f"The networks have an accuracy of {shown(ours)} % (the paper's: {theirs.mean} ± {theirs.std}), and start from "
+        f"an ECE of {shown(start)} ({shown(their_start)})."
+    )
+
+
+def _against_paper(row: str, group: Group) -> list[str]:
+    said = []
+    for method in ("sts-paper", "pts", "adats"):
+        if method in group:
+            ours, theirs = number(group[method], "metrics", "ece", factor=100), TABLE1[row][method]
+            said.append(f"{TITLES[method]}: {_compared(ours, theirs)}.")
+    return said
+
+
+def _on_validation(group: Group) -> str:
+    """Say whether the paper's method does worse on new images than on those that trained it and chose β."""
+    if "sts-paper" not in group:
+        return ""
+    ours, seen = (number(group["sts-paper"], half, "ece", factor=100) for half in ("metrics", "validation"))
+    return (
+        f"On the validation half, which trained the branch and chose β, the ECE of STS, paper is {shown(seen)}; on the "
+        f"test half {shown(ours)}."
+    )
+
+
+def _compared(ours: Number, theirs: Number) -> str:
+    gap = ours.mean - theirs.mean
+    side = "worse" if gap > 0 else "better"
+    return (
+        f"an ECE of {shown(ours)} where the paper has {shown(theirs)}: {side} by {abs(gap):.2f}, "
+        f"{abs(gap) / max(theirs.std, 1e-9):.1f} of its standard deviations"
+    )
+
+
+def _within_floor(group: Group) -> str:
+    """Say for which methods the ECE cannot be told from that of a perfectly calibrated model."""
+    parts = []
+    for m in (m for m in ORDER if m in group):
+        n = sum(r["metrics"]["ece"] <= r["metrics"]["ece_floor_95"] for r in group[m])
+        parts.append(f"{TITLES[m]} {n}")
+    return f"Networks whose ECE is below its 95 % floor, and so no proof of any error: {', '.join(parts)}."
+
+
+def _likelihood(group: Group) -> str:
+    """Compare the default's likelihood with each rival's, network by network."""
+    parts = []
+    for m in ORDER[:-1]:
+        if m in group and len(group[m]) == len(group["sts"]):
+            gaps = [
+                a - b
+                for a, b in zip(values(group["sts"], "metrics", "nll"), values(group[m], "metrics", "nll"), strict=True)
+            ]
+            parts.append(f"{TITLES[m]} {statistics.mean(gaps):+.4f} ({sum(g < 0 for g in gaps)} of {len(gaps)})")
+    return f"NLL of the default less that of each other, and for how many networks it is lower: {', '.join(parts)}."
+
+
+def _error(group: Group) -> str:
+    """Say where the default's ECE stands."""
+    errors = {m: number(group[m], "metrics", "ece", factor=100).mean for m in ORDER if m in group}
+    smaller = [f"{TITLES[m]} ({error:.2f})" for m, error in errors.items() if error < errors["sts"]]
+    if not smaller:
+        return f"The default's mean ECE, {errors['sts']:.2f}, is the smallest."
+    return f"The default's mean ECE is {errors['sts']:.2f}; smaller are those of {', '.join(smaller)}."
+
+
+def _floor(group: Group, method: str) -> str:
+    low, high = (number(group[method], "metrics", key, factor=100).mean for key in ("ece_floor", "ece_floor_95"))
+    return f"{low:.2f}, {high:.2f}"
+
+
+def _betas(group: Group, method: str) -> str:
+    chosen = sorted({r["beta"] for r in group[method] if r["beta"] is not None})
+    return ", ".join(f"{beta:g}" for beta in chosen)

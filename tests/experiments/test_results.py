@@ -1,0 +1,187 @@
+"""From records to the page: the paper's rule for bold, tables and sentences by hand."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from experiments import figures, others, paper, render, table1
+from experiments.paper import Number, best
+from experiments.place import write_json
+from experiments.records import number, read
+from experiments.studies import STUDIES
+
+SCORES: dict[str, float | None] = {
+    f"{score}_{metric}": None if score == "mutual_information" else 0.9
+    for score in ("confidence", "differential_entropy", "mutual_information")
+    for metric in ("auroc", "aupr", "fpr_95")
+}
+
+
+def record(study: str, row: str, seed: int, method: str, ece: float, nll: float, **more: Any) -> dict[str, Any]:
+    """Return a record with what the page reads."""
+    return {
+        "study": study,
+        "row": row,
+        "seed": seed,
+        "method": method,
+        "stranger": None,
+        "trial": False,
+        "beta": None,
+        "accuracy": 0.9,
+        "labels_preserved": True,
+        "device": "cpu",
+        "threads": 1,
+        "training": {"at_once": 2, "seconds": 7.0, "device": "cpu"},
+        "versions": {"torch": "2"},
+        "timings": {"calibration": 1.5, "prediction": 0.25, "outputs": 0.5},
+        "metrics": {"ece": ece, "nll": nll, "ece_floor": 0.005, "ece_floor_95": 0.01, "confidence": 0.8},
+        "validation": {"ece": ece / 2},
+        "bins": {"edges": [0.0, 0.5, 1.0], "accuracy": [None, 0.8]},
+        **more,
+    }
+
+
+def write(results: Path, made: dict[str, Any]) -> None:
+    row = made["row"] if made["stranger"] is None else f"{made['row']}-{made['stranger']}"
+    write_json(results / made["study"] / row / str(made["seed"]) / f"{made['method']}.json", made)
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """Return a folder with two seeds of Table 1's first row."""
+    for method, errors, likelihoods in (
+        ("none", (0.04, 0.05), (0.5, 0.4)),
+        ("ts", (0.008, 0.012), (0.3, 0.19)),
+        ("sts-paper", (0.0091, 0.0091), (0.31, 0.2)),
+        ("sts", (0.010, 0.012), (0.29, 0.21)),
+    ):
+        for seed, (ece, nll) in enumerate(zip(errors, likelihoods, strict=True)):
+            write(tmp_path, record("table1", "fmnist-lenet5", seed, method, ece, nll))
+    return tmp_path
+
+
+BOLD = {  # as the paper prints it
+    "fmnist-lenet5": {"pts", "adats", "sts-paper"},
+    "fmnist-resnet18": {"adats", "sts-paper"},
+    "cifar10-vgg16-bn": {"sts-paper"},
+    "cifar10-resnet18": {"pts", "adats", "sts-paper"},
+    "cifar100-resnet50": {"adats", "sts-paper"},
+    "cifar100-densenet121": {"sts-paper"},
+    "stl10-vgg16-bn": {"sts-paper"},
+    "stl10-resnet18": {"sts-paper"},
+}
+
+
+@pytest.mark.parametrize("row", BOLD)
+def test_the_rule_for_bold_gives_the_papers_table(row: str) -> None:
+    errors = {name: n for name, n in paper.TABLE1[row].items() if name != "accuracy"}
+    assert best(errors) == BOLD[row]
+
+
+@pytest.mark.parametrize(
+    ("row", "stranger", "metric", "bold"),
+    [
+        ("fmnist-resnet18", "notmnist", "aupr", {4}),
+        ("fmnist-resnet18", "notmnist", "auroc", {3, 4}),
+        ("cifar10-resnet18", "svhn", "aupr", {0, 1, 2, 3, 4}),
+        ("cifar10-resnet18", "svhn", "auroc", {0, 1, 2, 3, 4}),
+        ("cifar10-resnet18", "lsun", "aupr", {4}),
+        ("cifar10-resnet18", "lsun", "auroc", {4}),
+    ],
+)
+def test_the_rule_for_bold_gives_the_papers_detection(row: str, stranger: str, metric: str, bold: set[int]) -> None:
+    columns = {str(i): Number(*n) for i, n in enumerate(paper.OOD[row, stranger][metric])}
+    assert best(columns, largest=True) == {str(i) for i in bold}
+
+
+def test_mean_and_deviation_by_hand(results: Path) -> None:
+    group = read("table1", results)["fmnist-lenet5"]
+    assert number(group["none"], "metrics", "ece", factor=100) == pytest.approx((4.5, 0.5**0.5))
+    assert number(group["none"][:1], "metrics", "ece") == (0.04, 0.0)
+
+
+def test_a_row_by_hand(results: Path) -> None:
+    lines = table1.row_table("fmnist-lenet5", read("table1", results)["fmnist-lenet5"]).splitlines()
+    cells = {line.split(" | ")[0][2:]: line.split(" | ")[1:5] for line in lines[2:]}
+    assert cells == {
+        "pre-trained": ["2", "4.50 ± 0.71", "3.52 ± 0.15", "0.50, 1.00"],
+        "TS": ["2", "1.00 ± 0.28", "", "0.50, 1.00"],  # 0.09 above the best, whose deviation is 0
+        "STS, paper": ["2", "**0.91 ± 0.00**", "**0.91 ± 0.15**", "0.50, 1.00"],
+        "STS, default": ["2", "1.10 ± 0.14", "", "0.50, 1.00"],
+    }
+
+
+def test_what_is_said_follows_from_the_records(results: Path) -> None:
+    said = " ".join(table1.sentences("fmnist-lenet5", read("table1", results)["fmnist-lenet5"]))
+    assert "an accuracy of 90.00 ± 0.00 % (the paper's: 91.2 ± 0.17)" in said
+    assert "STS, paper: an ECE of 0.91 ± 0.00 where the paper has 0.91 ± 0.15" in said
+    assert (
+        "below its 95 % floor, and so no proof of any error: pre-trained 0, TS 1, STS, paper 2, STS, default 1" in said
+    )
+    assert "pre-trained -0.2000 (2 of 2), TS +0.0050 (1 of 2), STS, paper -0.0050 (1 of 2)" in said
+    assert "The default's mean ECE is 1.10; smaller are those of TS (1.00), STS, paper (0.91)." in said
+
+
+def test_the_page_has_every_study_that_has_records(results: Path) -> None:
+    row = "cifar10-resnet18"
+    assert "Not run yet: Section 5.5 and Appendix D (`run dirichlet`)" in render.render(results)
+    for seed in (0, 1):
+        write(results, record("dirichlet", row, seed, "dirichlet-0.2", 0.7, 1.0, beta=0.2, validation={"ece": 0.9}))
+        write(results, record("dirichlet", row, seed, "dirichlet-0.3", 0.6, 1.0, beta=0.3, validation={"ece": 0.8}))
+        write(results, record("beta", row, seed, "sts-beta-0.6", 0.01, 0.2))
+        write(results, record("time", row, seed, "pts", 0.01, 0.2))
+        write(results, record("mixes", row, seed, "sts-r20-s5", 0.01, 0.2))
+        write(results, record("branch", row, seed, "sts-small", 0.01, 0.2))
+        write(results, record("steps", row, seed, "sts-steps-1000", 0.01, 0.2))
+        write(results, record("ood", row, seed, "sts-paper", 0.01, 0.2, stranger="svhn", ood=SCORES))
+    page = render.render(results)
+    assert "| CIFAR-10, ResNet-18 | 2 | 60.00 ± 0.00 | 67.49 ± 3.84 | 80.00 ± 0.00 | 0.3 |" in page
+    assert "| 0.6 | 0.50 ± 0.00 | 1.00 ± 0.00 |" in page
+    assert "| CIFAR-10, ResNet-18 | PTS | 1.5 | 26142.5 | 0.75 | 18.4 |" in page
+    assert "| STS, paper, R = 20, S = 5 | 2 | 1.00 ± 0.00 | 1.06 ± 0.34 | 1.10 ± 0.24 |" in page
+    assert "| STS, paper, branch 512 → 256 | 2 | 1.00 ± 0.00 | 1.11 ± 0.16 | 1.10 ± 0.24 |" in page
+    assert "| STS, paper, β = 0.5, 1000 steps | 2 | 0.50 ± 0.00 | 1.00 ± 0.00 |" in page
+    assert "differential entropy | 90.00 ± 0.00 | 95.68 ± 1.70 | 90.00 ± 0.00 | 98.93 ± 0.34 |" in page
+    assert "SVHN: digits cut out of the full-number images" in page
+    assert "Not run yet:" not in page
+    assert all(STUDIES[name].source in page for name in others.TABLES)
+
+
+def test_a_changed_label_is_shouted(results: Path) -> None:
+    write(results, record("table1", "fmnist-lenet5", 2, "ts", 0.01, 0.2, labels_preserved=False))
+    assert "IN 1 OF 9 RUNS A LABEL CHANGED." in render.render(results)
+
+
+def test_a_trial_is_no_result(results: Path) -> None:
+    write(results, record("table1", "fmnist-lenet5", 2, "ts", 0.01, 0.2, trial=True))
+    with pytest.raises(ValueError, match=r"ts\.json' is of a trial run, not a result"):
+        read("table1", results)
+
+
+def test_figures_are_drawn(results: Path, tmp_path: Path) -> None:
+    for seed in (0, 1):
+        write(results, record("beta", "cifar10-resnet18", seed, "sts-beta-0.6", 0.01 + seed, 0.2))
+    figures.reliability(read("table1", results)["fmnist-lenet5"], tmp_path / "a.svg")
+    figures.reliability(read("table1", results)["fmnist-lenet5"], tmp_path / "b.svg")
+    figures.sensitivity(read("beta", results), tmp_path / "c.svg")
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    assert "STS, default" in (tmp_path / "a.svg").read_text()
+    assert "CIFAR-10, ResNet-18" in (tmp_path / "c.svg").read_text()
+
+
+def test_a_record_is_written_whole_and_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "x.json"
+    write_json(path, {"a": 1, "b": {"c": [0.1, None]}})
+    assert json.loads(path.read_text()) == {"a": 1, "b": {"c": [0.1, None]}}
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(path, {"a": float("nan")})
+    assert json.loads(path.read_text())["a"] == 1
+    assert [p.name for p in path.parent.iterdir()] == ["x.json"]
+
+
+def test_the_records_of_the_repository_are_whole() -> None:
+    for rows in map(read, STUDIES):
+        for group in rows.values():
+            seeds = [[r["seed"] for r in records] for records in group.values()]
+            assert all(found == sorted(set(found)) for found in seeds)
