@@ -41,6 +41,8 @@ bench: setup ## the claims about accuracy, speed and memory, measured here
 	$(BIN)/python benchmarks/concrete_accuracy.py
 	$(BIN)/python benchmarks/concrete_mean.py
 	$(BIN)/python benchmarks/concrete_memory.py
+	$(BIN)/python benchmarks/evaluate_many.py
+	$(BIN)/python benchmarks/ece_coverage.py 200
 
 table: setup ## write the table of the noise law again
 	$(BIN)/python -m simplexcal._noise
