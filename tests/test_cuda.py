@@ -88,3 +88,14 @@ def test_a_network_is_calibrated_where_it_is(generator: torch.Generator) -> None
     p = model.predict(x)
     assert {v.device.type for v in (p.probs, p.label, p.aleatoric, p.epistemic) if v is not None} == {"cuda"}
     assert torch.equal(p.label, net(x.cuda()).argmax(-1))
+
+
+def test_an_evaluation_is_the_same_on_the_gpu() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(2000, 10, generator=generator)
+    labels = logits.softmax(-1).multinomial(1, generator=generator).squeeze(1)
+    here, there = (
+        sc.evaluate(sc.Prediction((1.3 * z).softmax(-1), z.argmax(-1)), y)
+        for z, y in ((logits, labels), (logits.cuda(), labels.cuda()))
+    )
+    assert there.as_dict() == pytest.approx(here.as_dict(), rel=1e-4, abs=1e-6)
