@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -284,6 +285,28 @@ def test_without_the_extra_there_is_one_line() -> None:
     assert 'pip install "simplexcal[cli,report]"' in done.stderr
 
 
+def test_rows_are_scored_as_they_are_predicted(
+    fitted: Path, arrays: Arrays, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logits = arrays["logits"].copy()
+    logits[7] = np.nan
+    write(fitted / "rows.parquet", {"logits": logits, "id": np.arange(len(logits)) + 100})
+    command = ["score", "net.safetensors", "--input", "rows.parquet", "--output", "out.parquet", "--probs"]
+    assert main([*command, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["rows"], said["n_rejected"]) == (299, 1)
+    assert main(["predict", "net.safetensors", "val.npz", "--input", "logits", "-o", "all.parquet"]) == 0
+    scored, predicted = pq.read_table("out.parquet"), pq.read_table("all.parquet")
+    good = np.delete(np.arange(300), 7)
+    assert scored["id"].to_pylist() == (good + 100).tolist()
+    assert scored["predicted"].to_pylist() == predicted["predicted"].take(good).to_pylist()
+    assert scored["confidence"].to_numpy() == pytest.approx(predicted["confidence"].take(good).to_numpy(), rel=1e-6)
+    assert pq.read_table(said["rejected"])["id"].to_pylist() == [107]
+    capsys.readouterr()
+    missing = ["score", "net.safetensors", "--input", "missing.parquet", "--output", "out.parquet"]
+    assert "missing.parquet" in error_of(capsys, missing)
+
+
 def test_the_demo_is_what_make_demo_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = re.search(r"^demo:.*\n\t\$\(BIN\)/simplexcal (.*)$", MAKEFILE.read_text(), re.MULTILINE)
     assert recipe is not None
@@ -305,5 +328,5 @@ def test_help_says_what_each_command_does(capsys: pytest.CaptureFixture[str]) ->
     assert main([]) == 0
     assert capsys.readouterr().out == out
     assert "..." not in out.partition("Commands:")[2]
-    for command in ("demo", "calibrate", "predict", "evaluate", "report"):
+    for command in ("demo", "calibrate", "predict", "evaluate", "report", "score"):
         assert command in out

@@ -11,6 +11,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 import torch
+from user_files import write
 
 from simplexcal.demo import run as showcase
 from simplexcal.demo.fashion_mnist import images_and_labels
@@ -40,6 +41,7 @@ def own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     halves = {"val": (data.fit, data.fit_labels), "test": (data.test, data.test_labels)}
     for name, (outputs, y) in halves.items():
         np.savez(tmp_path / f"{name}.npz", logits=outputs.logits[:500].numpy(), labels=y[:500].numpy())
+    write(tmp_path / "rows.parquet", {"logits": data.test.logits[:500].numpy()})
     np.savez(tmp_path / "inputs.npz", inputs=normalise(images[:500]).numpy(), labels=labels[:500].numpy())
     shutil.copy(Path(showcase.__file__).with_name("lenet5.safetensors"), tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -58,7 +60,7 @@ def test_commands_run_as_they_stand() -> None:
 def test_the_commands_are_there() -> None:
     assert PYTHON
     shown = {line.split()[1] for block in COMMANDS for line in block.splitlines() if line}
-    assert shown == {"calibrate", "predict", "evaluate", "report"}
+    assert shown == {"calibrate", "predict", "evaluate", "report", "score"}
     assert all(line.split()[0] in ("simplexcal", "make") for block in SHELL for line in block.splitlines() if line)
 
 

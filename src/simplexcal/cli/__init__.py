@@ -10,6 +10,7 @@ from simplexcal import _console
 from simplexcal._console import say
 from simplexcal.cli.fitting import calibrate, predict
 from simplexcal.cli.judging import demo, judge, report
+from simplexcal.cli.scaling import score
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo,
@@ -17,6 +18,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "predict": predict,
     "evaluate": judge,
     "report": report,
+    "score": score,
 }
 
 
