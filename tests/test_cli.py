@@ -328,5 +328,5 @@ def test_help_says_what_each_command_does(capsys: pytest.CaptureFixture[str]) ->
     assert main([]) == 0
     assert capsys.readouterr().out == out
     assert "..." not in out.partition("Commands:")[2]
-    for command in ("demo", "calibrate", "predict", "evaluate", "report", "score"):
+    for command in ("demo", "calibrate", "predict", "evaluate", "report", "export", "score"):
         assert command in out

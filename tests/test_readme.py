@@ -21,8 +21,8 @@ mpl.use("Agg")
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-GUIDE = (ROOT / "docs" / "guide.md").read_text()
-PYTHON = re.findall(r"```python\n(.*?)```", README + GUIDE, re.DOTALL)
+GUIDE = (ROOT / "docs" / "guide.md").read_text() + (ROOT / "docs" / "serving.md").read_text()
+PYTHON = re.findall(r"```python\n(.*?)```", README + (ROOT / "docs" / "guide.md").read_text(), re.DOTALL)
 SHELL = re.findall(r"```sh\n(.*?)```", README + GUIDE, re.DOTALL)
 COMMANDS = [block for block in SHELL if block.startswith("simplexcal ")]
 
@@ -60,7 +60,7 @@ def test_commands_run_as_they_stand() -> None:
 def test_the_commands_are_there() -> None:
     assert PYTHON
     shown = {line.split()[1] for block in COMMANDS for line in block.splitlines() if line}
-    assert shown == {"calibrate", "predict", "evaluate", "report", "score"}
+    assert shown == {"calibrate", "predict", "evaluate", "report", "export", "score"}
     assert all(line.split()[0] in ("simplexcal", "make") for block in SHELL for line in block.splitlines() if line)
 
 

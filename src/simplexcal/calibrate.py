@@ -1,5 +1,6 @@
 """One call from a trained network to calibrated predictions, and the model that it returns."""
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
@@ -14,6 +15,7 @@ from simplexcal.backbone import Backbone, extract
 from simplexcal.calibrators import CALIBRATORS, Calibrator
 from simplexcal.io import load_calibrator, save_calibrator
 from simplexcal.mixup import FeatureMixup, InputMixup, Mixup
+from simplexcal.onnx import export_model
 from simplexcal.records import Outputs, Prediction
 
 
@@ -40,6 +42,10 @@ class CalibratedModel(nn.Module):
     def save(self, path: str | Path) -> None:
         """Write the calibrator to a safetensors file, with the fingerprint of the network but not the network."""
         save_calibrator(self.calibrator, path, fingerprint=self.backbone.fingerprint())
+
+    def to_onnx(self, path: str | Path, example_inputs: Any, *, dynamic: Sequence[int] = (0,)) -> None:
+        """Write network and calibrator as one ONNX graph, for any number of rows; see ``onnx.export_model``."""
+        export_model(self.backbone, self.calibrator, path, example_inputs, dynamic=dynamic)
 
     def _predict(self, x: Any) -> Prediction:
         outputs = self.backbone(x)

@@ -8,6 +8,7 @@ import typer
 import simplexcal
 from simplexcal import _console
 from simplexcal._console import say
+from simplexcal.cli.exporting import export
 from simplexcal.cli.fitting import calibrate, predict
 from simplexcal.cli.judging import demo, judge, report
 from simplexcal.cli.scaling import score
@@ -18,6 +19,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "predict": predict,
     "evaluate": judge,
     "report": report,
+    "export": export,
     "score": score,
 }
 
