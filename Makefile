@@ -18,8 +18,8 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup ## every method on a LeNet-5 and Fashion-MNIST: a table, and a report to open
 	$(BIN)/simplexcal demo --output simplexcal-demo.html
 
-test: lint browser ## lint, then the whole suite
-	$(BIN)/python -m pytest
+test: lint browser ## lint, then the whole suite, on all cores
+	$(BIN)/python -m pytest --numprocesses auto
 
 # The report is tested in a real browser: one that is there, or Debian's chromium where it can be installed.
 browser:
