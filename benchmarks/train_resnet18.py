@@ -1,7 +1,7 @@
 """ResNet-18 train on 44900 images of 32 × 32 a second on one NVIDIA H200 when alone, on 62700 when four train at once.
 
-usage: python -m benchmarks.train_resnet18 [--at-once 1 2 4 5] [--network resnet18] [--side 32] [--classes 10]
-                                           [--dtype bfloat16] [--compiled]   (from the root, with a CUDA device)
+usage: python -m benchmarks.train_resnet18 [--at-once 1 2 4 5] [--network resnet18] [--side 32] [--channels 3]
+        [--classes 10] [--dtype bfloat16] [--compiled]   (from the root, with a CUDA device)
 
 CIFAR-10's form: 50000 random images of 32 × 32, batches of 128, crops and flips, the whole step in one CUDA graph. 100
 steps after the capture and 10 more; images a second of all networks together, and what 200 epochs of 50000 images take
@@ -37,16 +37,18 @@ def measure(training: Training) -> float:
 
 def main(args: argparse.Namespace) -> None:
     n = N if args.side <= 32 else N // 9  # random images of 96 × 96 need not be as many
-    images = torch.randint(256, (n, 3, args.side, args.side), dtype=torch.uint8)
+    images = torch.randint(256, (n, args.channels, args.side, args.side), dtype=torch.uint8)
     labels = torch.randint(args.classes, (n,))
-    pictures = Pictures(images, labels, mean=[0.5] * 3, std=[0.25] * 3, augment=True, device="cuda")
+    pictures = Pictures(
+        images, labels, mean=[0.5] * args.channels, std=[0.25] * args.channels, augment=True, device="cuda"
+    )
     print(
         f"{args.network}, {args.dtype}, compiled: {args.compiled}; {torch.cuda.get_device_name()}, {torch.__version__}"
     )
     for m in args.at_once:
         torch.cuda.reset_peak_memory_stats()
         start = time.perf_counter()
-        networks = [make(args.network, 3, args.classes, seed).cuda() for seed in range(m)]
+        networks = [make(args.network, args.channels, args.classes, seed).cuda() for seed in range(m)]
         training = Training(networks, pictures, range(m), 200, BATCH, getattr(torch, args.dtype), args.compiled)
         ready = time.perf_counter() - start
         speed = m * BATCH * STEPS / measure(training)
@@ -64,6 +66,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--network", default="resnet18", choices=NETWORKS)
     parser.add_argument("--side", type=int, default=32)
+    parser.add_argument("--channels", type=int, default=3)
     parser.add_argument("--classes", type=int, default=10)
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float16", "float32"])
     parser.add_argument("--compiled", action="store_true")

@@ -56,6 +56,7 @@ def _add_run(run: argparse.ArgumentParser) -> None:
     run.add_argument("--device", default="cpu", help="for pre-training and the methods that gain from it: cpu, cuda")
     run.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 1) - 2), help="processes for the others")
     run.add_argument("--at-once", type=int, default=5, help="networks to pre-train at once")
+    run.add_argument("--compiled", action="store_true", help="compile the networks before they train")
     run.add_argument("--seconds", type=float, default=math.inf, help="stop after so long")
     run.add_argument("--trial", action="store_true", help="few steps, to see that all works; records stay in CACHE")
 
@@ -87,7 +88,7 @@ def _run(args: argparse.Namespace) -> int:
     study = STUDIES[args.study]
     cache = args.cache / "trial" if args.trial else args.cache
     results = args.results or (cache / "results" if args.trial else RESULTS)
-    place = Place(args.data, cache, results, args.device, args.trial)
+    place = Place(args.data, cache, results, args.device, args.trial, args.compiled)
     rows = args.rows or study.rows
     complete = run_study(
         args.study,

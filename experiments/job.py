@@ -4,6 +4,8 @@ import math
 import os
 import platform
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -11,10 +13,10 @@ from typing import Any, NamedTuple, cast
 import torch
 
 import simplexcal as sc
-from experiments.data import NORMALISATION, halves, load, load_ood, normalise
+from experiments.data import NORMALISATION, halves, load, normalise
 from experiments.methods import METHODS, calibrator
 from experiments.place import Place, write_json
-from experiments.pretrained import Halves, device_name, network, read_outputs, training_of
+from experiments.pretrained import Halves, device_name, network, read_outputs, read_strangers, training_of
 from experiments.rows import ROWS
 from experiments.studies import STUDIES
 from simplexcal.evaluate import evaluate, evaluate_ood
@@ -69,10 +71,11 @@ def _fit(job: Job, data: Halves, place: Place) -> Fitted:
     device = job.device(place)
     outputs, labels = data.fit.to(device), data.fit_labels.to(device)
     source, generator = _mixup(job, data, device, place), torch.Generator(device).manual_seed(job.seed)
-    start = time.perf_counter()
-    fitted = calibrator(job.method, place.trial).fit(outputs, labels, mixup=source, generator=generator)
-    _wait(device)
-    seconds = time.perf_counter() - start
+    with _tensor_cores():
+        start = time.perf_counter()
+        fitted = calibrator(job.method, place.trial).fit(outputs, labels, mixup=source, generator=generator)
+        _wait(device)
+        seconds = time.perf_counter() - start
     path = place.calibrator(job.row, job.seed, job.method)
     path.parent.mkdir(parents=True, exist_ok=True)
     save_calibrator(fitted, path)
@@ -89,7 +92,8 @@ def _mixup(job: Job, data: Halves, device: str, place: Place) -> sc.InputMixup |
     if mixes is None:
         return None
     scheme = mixes.per_class, mixes.n_shuffles, mixes.fresh
-    net, labels = network(job.row, job.seed, place).to(device), data.fit_labels
+    net = network(job.row, job.seed, place).to(device=device, memory_format=torch.channels_last)
+    labels = data.fit_labels
     if mixes.kind == "features":
         head = cast(torch.nn.Linear, net.get_submodule("head"))
         return sc.FeatureMixup(head, data.fit.to(device), labels, *scheme)
@@ -116,6 +120,7 @@ def _about(job: Job, fitted: Fitted, place: Place) -> Record:
             "python": platform.python_version(),
         },
         "device": device_name(fitted.device),
+        "tf32": torch.device(fitted.device).type == "cuda",
         "threads": torch.get_num_threads(),
         "cores": os.cpu_count(),
     }
@@ -161,10 +166,7 @@ def _preserved(prediction: sc.Prediction, outputs: sc.Outputs) -> bool:
 
 
 def _told_apart(job: Job, stranger: str, fitted: Fitted, known: sc.Prediction, place: Place) -> Record:
-    row = ROWS[job.row]
-    inputs = normalise(load_ood(stranger, place.data), NORMALISATION[row.data])
-    backbone = sc.Backbone(network(job.row, job.seed, place)).to(fitted.device)
-    outputs, _ = sc.extract(backbone, (inputs, torch.zeros(len(inputs), dtype=torch.int64)))
+    outputs = read_strangers(job.row, job.seed, stranger, place)
     unknown = _on_cpu(fitted.calibrator(outputs.to(fitted.device)))
     return _plain(evaluate_ood(known, unknown).as_dict())
 
@@ -196,6 +198,16 @@ def _beta(fitted: sc.Calibrator) -> float | None:
     if chosen is None or not isinstance(betas, tuple):
         return None
     return min((float(b) for b in betas), key=lambda b: abs(b - float(chosen)))
+
+
+@contextmanager
+def _tensor_cores() -> Iterator[None]:
+    """Let a GPU round the factors of a branch's float32 products to 11 bits, which halves the time of a fit."""
+    before, torch.backends.cuda.matmul.allow_tf32 = torch.backends.cuda.matmul.allow_tf32, True
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def _wait(device: str) -> None:

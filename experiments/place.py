@@ -13,17 +13,22 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True)
 class Place:
-    """Folders and device of a run. ``trial`` is one that only shows that everything works, in seconds."""
+    """Folders and device of a run, and whether networks are compiled before they train.
+
+    ``trial`` is a run that only shows that everything works, in seconds.
+    """
 
     data: Path
     cache: Path
     results: Path = RESULTS
     device: str = "cpu"
     trial: bool = False
+    compiled: bool = False
 
-    def cached(self, kind: str, row: str, seed: int) -> Path:
-        """Return the file of a pre-trained network, or of its outputs, in the cache."""
-        return self.cache / kind / row / f"{seed}.safetensors"
+    def cached(self, kind: str, row: str, seed: int, stranger: str | None = None) -> Path:
+        """Return the file of a pre-trained network, or of its outputs, also for a set of strangers, in the cache."""
+        name = str(seed) if stranger is None else f"{seed}-{stranger}"
+        return self.cache / kind / row / f"{name}.safetensors"
 
     def calibrator(self, row: str, seed: int, method: str) -> Path:
         """Return the file of a fitted calibrator in the cache."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import simplexcal as sc
 from experiments.architectures import make
-from experiments.data import NORMALISATION, Images, halves, load, normalise
+from experiments.data import NORMALISATION, Images, halves, load, load_ood, normalise
 from experiments.place import Place, say, write_json
 from experiments.rows import ROWS
 from experiments.training import seconds_of, train
@@ -68,6 +68,7 @@ def _train(name: str, seeds: Sequence[int], images: Images, place: Place, deadli
         epochs=epochs,
         batch_size=TRIAL_BATCH if place.trial else BATCH,
         dtype=row.dtype,
+        compiled=place.compiled,
         checkpoint=checkpoint,
         seconds=deadline - time.monotonic(),
         every=0.0 if place.trial else 60.0,
@@ -84,6 +85,7 @@ def _keep(name: str, seeds: Sequence[int], networks: Sequence[nn.Module], place:
         "epochs": TRIAL_EPOCHS if place.trial else EPOCHS,
         "augment": ROWS[name].augment,
         "at_once": len(seeds),
+        "compiled": place.compiled,
         "seconds": seconds,
         "device": device_name(place.device),
     }
@@ -128,6 +130,22 @@ def write_outputs(name: str, seed: int, place: Place) -> None:
     sc.extract(backbone, (inputs[test], labels[test]))
     write_json(path.with_suffix(".json"), {"seconds": time.perf_counter() - start})
     save_outputs(outputs, labels, path)
+
+
+def write_strangers(name: str, seed: int, stranger: str, place: Place) -> None:
+    """Run a network on images of another data set, unless the outputs are in the cache."""
+    path = place.cached("outputs", name, seed, stranger)
+    if path.exists():
+        return
+    inputs = normalise(load_ood(stranger, place.data), NORMALISATION[ROWS[name].data])
+    backbone = sc.Backbone(network(name, seed, place)).to(place.device)
+    outputs, _ = sc.extract(backbone, (inputs, torch.zeros(len(inputs), dtype=torch.int64)))
+    save_outputs(outputs, None, path)
+
+
+def read_strangers(name: str, seed: int, stranger: str, place: Place) -> sc.Outputs:
+    """Return a network's outputs for another data set from the cache, on the CPU."""
+    return load_outputs(place.cached("outputs", name, seed, stranger))[0]
 
 
 def read_outputs(name: str, seed: int, place: Place) -> Halves:

@@ -23,7 +23,7 @@ import torch
 from experiments.data import load_ood
 from experiments.job import Job, Record, run
 from experiments.place import Place, say
-from experiments.pretrained import pretrain, write_outputs
+from experiments.pretrained import pretrain, write_outputs, write_strangers
 from experiments.studies import STUDIES
 
 GPU_WORKERS = 2  # the kernels of one fill the gaps of the other
@@ -61,6 +61,8 @@ def run_study(
             return False
         for seed in wanted:
             write_outputs(row, seed, place)
+        for seed, stranger in sorted({(job.seed, job.stranger) for job in left if job.stranger is not None}):
+            write_strangers(row, seed, stranger, place)
         jobs += left
     alone = workers == 0 or STUDIES[study].alone
     done = _one_by_one(jobs, place, deadline) if alone else _side_by_side(jobs, place, deadline, workers)
