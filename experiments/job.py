@@ -14,6 +14,7 @@ import torch
 
 import simplexcal as sc
 from experiments.data import NORMALISATION, halves, load, normalise
+from experiments.learner import arrange
 from experiments.methods import METHODS, calibrator
 from experiments.place import Place, write_json
 from experiments.pretrained import Halves, device_name, network, read_outputs, read_strangers, training_of
@@ -92,8 +93,8 @@ def _mixup(job: Job, data: Halves, device: str, place: Place) -> sc.InputMixup |
     if mixes is None:
         return None
     scheme = mixes.per_class, mixes.n_shuffles, mixes.fresh
-    net = network(job.row, job.seed, place).to(device=device, memory_format=torch.channels_last)
-    labels = data.fit_labels
+    net, labels = network(job.row, job.seed, place).to(device), data.fit_labels
+    arrange(net, torch.channels_last)
     if mixes.kind == "features":
         head = cast(torch.nn.Linear, net.get_submodule("head"))
         return sc.FeatureMixup(head, data.fit.to(device), labels, *scheme)
