@@ -15,10 +15,10 @@ from collections.abc import Callable
 
 import torch
 from experiments.architectures import resnet18
+from experiments.methods import PAPER_BETAS, PAPER_WIDTHS
 from torch.profiler import ProfilerActivity, profile
 
 import simplexcal as sc
-from simplexcal.calibrators.simplex import PAPER_BETAS, PAPER_WIDTHS
 
 N_STEPS, N_PROFILED = 3000, 200
 

@@ -12,11 +12,12 @@ from torch.distributions import Dirichlet
 
 import simplexcal as sc
 from experiments.methods import PAPER_BETAS, TITLES
-from experiments.records import Group, Record, number
+from experiments.others import Searched, errors
+from experiments.records import Group, Record
 from experiments.rows import ROWS
 from simplexcal.plots import beta_sensitivity, simplex_density, simplex_grid
 
-SHOWN = ("none", "sts-paper", "sts")  # methods in a reliability figure
+SHOWN = ("none", "sts-paper", "sts", "dirichlet")  # methods in a reliability figure
 LOGITS, TEMPERATURES = (1.0, 0.5, 0.25), (0.2, 1.0, 2.0, 10.0, 20.0)  # of the paper's Appendix D
 FIXED: Any = {"svg.hashsalt": "simplexcal", "svg.fonttype": "none", "font.size": 9}  # the same records, the same file
 
@@ -56,14 +57,14 @@ def densities(path: Path) -> None:
     _save(figure, path)
 
 
-def sensitivity(rows: dict[str, Group], path: Path) -> None:
+def sensitivity(rows: Searched, path: Path) -> None:
     """Draw the test ECE against β: median and deviation over the seeds (Appendix C.3)."""
     figure = Figure(figsize=(5, 3.4), layout="constrained")
     ax = figure.subplots()
-    for row, group in rows.items():
-        found = {b: group[f"sts-beta-{b}"] for b in PAPER_BETAS if f"sts-beta-{b}" in group}
-        medians = [statistics.median(r["metrics"]["ece"] for r in records) for records in found.values()]
-        spread = [number(records, "metrics", "ece").std for records in found.values()]
+    for row, records in rows.items():
+        found = {b: found for b in PAPER_BETAS if (found := errors(records, b, "test"))}
+        spread = [statistics.stdev(e) if len(e) > 1 else 0.0 for e in found.values()]
+        medians = list(map(statistics.median, found.values()))
         beta_sensitivity(list(found), medians, ax, spread=spread, label=ROWS[row].title)
     _save(figure, path)
 

@@ -25,6 +25,7 @@ from simplexcal.io import load_calibrator, save_calibrator
 from simplexcal.metrics import ece, nll, reliability
 
 Record = dict[str, Any]
+BETAS = (sc.SimplexTemperatureScaling, sc.DirichletTemperatureScaling)  # methods that can try several β
 
 
 class Job(NamedTuple):
@@ -147,10 +148,25 @@ def _judged(job: Job, fitted: Fitted, data: Halves, place: Place) -> Record:
         "metrics": _plain(evaluate(prediction, data.test_labels).as_dict()),
         "validation": _brief(_on_cpu(fitted.calibrator(fit)), data.fit_labels),
         "bins": _bins(prediction, data.test_labels),
+        "betas": _each_beta(fitted, data),
     }
     if job.stranger is not None:
         record["ood"] = _told_apart(job, job.stranger, fitted, prediction, place)
     return record
+
+
+def _each_beta(fitted: Fitted, data: Halves) -> list[Record] | None:
+    """Return ECE and NLL on both halves for each β of a fit that tried several."""
+    if fitted.seconds is None or not isinstance(fitted.calibrator, BETAS) or len(fitted.calibrator.betas) == 1:
+        return None
+    return [
+        {
+            "beta": beta,
+            "validation": _brief(_on_cpu(one(data.fit.to(fitted.device))), data.fit_labels),
+            "test": _brief(_on_cpu(one(data.test.to(fitted.device))), data.test_labels),
+        }
+        for beta, one in fitted.calibrator.each_beta().items()
+    ]
 
 
 def _on_cpu(prediction: sc.Prediction) -> sc.Prediction:

@@ -24,7 +24,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import simplexcal as sc
-from simplexcal.calibrators.simplex import PAPER_BETAS, PAPER_WIDTHS
+from experiments.methods import PAPER_BETAS, PAPER_WIDTHS
 from simplexcal.demo import lenet5
 from simplexcal.demo.fashion_mnist import halves, images_and_labels
 from simplexcal.metrics import ece, nll, noise_floor

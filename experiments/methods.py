@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import simplexcal as sc
-from simplexcal.calibrators.simplex import PAPER_BETAS, PAPER_WIDTHS
 
+PAPER_BETAS, PAPER_WIDTHS = sc.SimplexTemperatureScaling.paper().betas, sc.SimplexTemperatureScaling.paper().widths
 SMALL_WIDTHS = (512, 256)  # Appendix G.2 has "fewer layers and narrower widths" and no more in words
 SHORTER = (1000,)  # steps; the paper takes 25 000
 N_MIXES = 50_000  # for each β
@@ -42,11 +42,6 @@ def drawn_once(**changes: Any) -> Callable[[], sc.Calibrator]:
     return paper_with(fresh=False, pool_size=N_MIXES, **changes)
 
 
-def dirichlet_with(beta: float) -> Callable[[], sc.Calibrator]:
-    """Return a maker of the Dirichlet method with this β."""
-    return lambda: sc.DirichletTemperatureScaling(beta)
-
-
 INPUTS, FEATURES = Mixes("inputs", 10, 10), Mixes("features", 100, 10, fresh=True)  # the paper's; the default's
 
 METHODS: dict[str, Method] = {
@@ -62,8 +57,9 @@ METHODS: dict[str, Method] = {
     "sts-r100-s1": Method(drawn_once(), Mixes("inputs", 100, 1), gpu=True),
     "sts-small": Method(drawn_once(widths=SMALL_WIDTHS), INPUTS, gpu=True),
     **{f"sts-steps-{n}": Method(paper_with(betas=(0.5,), n_steps=n), INPUTS, gpu=True) for n in SHORTER},
-    **{f"sts-beta-{beta}": Method(drawn_once(betas=(beta,)), INPUTS, gpu=True) for beta in PAPER_BETAS},
-    **{f"dirichlet-{beta}": Method(dirichlet_with(beta), INPUTS, gpu=True) for beta in PAPER_BETAS},
+    "dirichlet": Method(
+        lambda: sc.DirichletTemperatureScaling(PAPER_BETAS, fresh=False, pool_size=N_MIXES), INPUTS, gpu=True
+    ),
 }
 
 TITLES = {
@@ -74,6 +70,7 @@ TITLES = {
     "adats": "AdaTS",
     "sts-paper": "STS, paper",
     "sts": "STS, default",
+    "dirichlet": "Dirichlet",
     "sts-fresh": "STS, paper, fresh mixes",
     **{f"sts-steps-{n}": f"STS, paper, β = 0.5, {n} steps" for n in SHORTER},
     "sts-r20-s5": "STS, paper, R = 20, S = 5",

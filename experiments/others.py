@@ -18,42 +18,61 @@ from experiments.paper import (
 )
 from experiments.records import Group, Record, number, shown, table
 from experiments.rows import ROWS
-from experiments.table1 import ORDER
+from experiments.table1 import ORDER, betas_of
 
 Rows = dict[str, Group]
 
 
 def dirichlet(rows: Rows) -> str:
-    """Return ECE of the Dirichlet method, β chosen for each seed by the validation ECE as the paper does."""
+    """Return ECE of the Dirichlet method, β chosen for each network by the validation ECE as the paper does."""
     lines = []
     for row, group in rows.items():
-        chosen = _by_validation(group)
-        ours, betas = number(chosen, "metrics", "ece", factor=100), sorted({r["beta"] for r in chosen})
-        confidence = number(chosen, "metrics", "confidence", factor=100)
+        records = group["dirichlet"]
+        ours, confidence = (number(records, "metrics", key, factor=100) for key in ("ece", "confidence"))
         cells = [shown(ours), shown(DIRICHLET[row]) if row in DIRICHLET else "", shown(confidence)]
-        lines.append([ROWS[row].title, str(len(chosen)), *cells, ", ".join(map(str, betas))])
-    return table(("row", "seeds", "ECE %", "paper's ECE %", "mean confidence %", "β"), lines)
+        lines.append([ROWS[row].title, str(len(records)), *cells, betas_of(records)])
+    figures = "\n".join(f"![Reliability of the Dirichlet method](figures/dirichlet-{row}.svg)" for row in rows)
+    return table(("row", "seeds", "ECE %", "paper's ECE %", "mean confidence %", "β"), lines) + "\n\n" + figures
 
 
-def beta(rows: Rows) -> str:
-    """Return the ECE for each β, on the validation and on the test half: median and deviation, as in the figure."""
-    lines = []
-    for b in PAPER_BETAS:
-        cells = [_median(group.get(f"sts-beta-{b}", []), half) for group in rows.values() for half in HALVES]
-        lines.append([str(b), *cells])
-    header = [f"{ROWS[row].title}, {half}" for row in rows for half in ("validation", "test")]
-    best = ", ".join(f"{BEST_BETA[row]} on {ROWS[row].title}" for row in rows if row in BEST_BETA)
-    return table(("β", *header), lines) + f"\n\nThe paper finds the smallest ECE at β = {best}."
+Searched = dict[str, list[Record]]  # records of STS, paper, of the rows where all have the errors of each β
+
+
+def searched(rows: Rows) -> Searched:
+    """Return the records of Table 1 that have the errors of each β."""
+    found = {row: group.get("sts-paper", []) for row, group in rows.items()}
+    return {row: records for row, records in found.items() if records and all(r.get("betas") for r in records)}
+
+
+def errors(records: list[Record], beta: float, half: str) -> list[float]:
+    """Return the ECE of each network for one β, on the "validation" or the "test" half; not of fits that diverged."""
+    found = [tried[half]["ece"] for record in records for tried in record["betas"] if tried["beta"] == beta]
+    return [float(error) for error in found if error is not None]
+
+
+def beta(rows: Searched) -> str:
+    """Return the test ECE for each β, median and deviation as in the paper's figure, and the best β on either half."""
+    lines = [[str(b), *(_median(errors(records, b, "test")) for records in rows.values())] for b in PAPER_BETAS]
+    for half in ("validation", "test"):
+        best = [_best_beta(records, half) for records in rows.values()]
+        lines.append([f"smallest, {half}", *(f"β = {b}" for b in best)])
+    lines.append(["smallest, paper", *(f"β = {BEST_BETA[row]}" if row in BEST_BETA else "" for row in rows)])
+    return table(("β", *(ROWS[row].title for row in rows)), lines)
+
+
+def _median(found: list[float]) -> str:
+    if not found:
+        return "diverged"
+    spread = statistics.stdev(found) if len(found) > 1 else 0.0
+    return f"{100 * statistics.median(found):.2f} ± {100 * spread:.2f}"
+
+
+def _best_beta(records: list[Record], half: str) -> float:
+    found = {b: errors(records, b, half) for b in PAPER_BETAS}
+    return min((b for b in PAPER_BETAS if found[b]), key=lambda b: statistics.median(found[b]))
 
 
 HALVES = ("validation", "metrics")
-
-
-def _median(records: list[Record], half: str) -> str:
-    if not records:
-        return ""
-    median = 100 * statistics.median(r[half]["ece"] for r in records)
-    return f"{median:.2f} ± {number(records, half, 'ece', factor=100).std:.2f}"
 
 
 def time(rows: Rows) -> str:
@@ -145,17 +164,8 @@ def _variants(rows: Rows, theirs: dict[str, dict[str, Number]]) -> str:
     return table(("row", "method", "seeds", "ECE %", "paper's ECE %", "paper's, as in Table 1"), lines)
 
 
-def _by_validation(group: Group) -> list[Record]:
-    """Return, for each seed, the record whose validation ECE is the smallest; a fit that diverged has none."""
-    by_seed: dict[int, list[Record]] = {}
-    for record in (r for records in group.values() for r in records if r["validation"]["ece"] is not None):
-        by_seed.setdefault(record["seed"], []).append(record)
-    return [min(records, key=lambda r: float(r["validation"]["ece"])) for _, records in sorted(by_seed.items())]
-
-
 TABLES = {
     "dirichlet": dirichlet,
-    "beta": beta,
     "time": time,
     "ood": ood,
     "mixes": mixes,

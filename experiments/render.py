@@ -61,7 +61,7 @@ def render(results: Path = RESULTS) -> str:
     parts = [TOP.format(done=len(rows), all=len(ROWS), preserved=_preserved(_all(studies)))]
     parts += [_row(row, group) for row, group in rows.items()]
     parts += [DEVIATIONS + "".join(f"\n- {text}" for text in _of_data(_all(studies)))]
-    parts += ["## The paper's other experiments\n", *_others(studies), _missing(studies), DENSITIES]
+    parts += ["## The paper's other experiments\n", *_others(studies), _beta(rows), _missing(studies), DENSITIES]
     return "\n".join([*(part.rstrip("\n") + "\n" for part in parts), lenet5_page.render()])
 
 
@@ -72,8 +72,10 @@ def write() -> None:
     rows = read("table1")
     for row, group in rows.items():
         figures.reliability(group, FIGURES / f"reliability-{row}.svg")
-    if betas := read("beta"):
-        figures.sensitivity(betas, FIGURES / "beta.svg")
+    for row, group in read("dirichlet").items():
+        figures.reliability(group, FIGURES / f"dirichlet-{row}.svg")
+    if searched := others.searched(rows):
+        figures.sensitivity(searched, FIGURES / "beta.svg")
     figures.densities(FIGURES / "densities.png")
     PAGE.write_text(render())
     README.write_text(readme(README.read_text()))
@@ -86,6 +88,7 @@ def readme(text: str) -> str:
     return f"{before}{BEGIN}\n{table}\n{END}{rest.split(END)[1]}"
 
 
+BETA = "The test ECE in % of each β in the fits of Table 1: median ± standard deviation over the networks."
 DENSITIES = """### Densities on the simplex
 
 ![Dirichlet and Concrete densities](figures/densities.png)
@@ -120,6 +123,14 @@ def _others(studies: dict[str, dict[str, Group]]) -> Iterator[str]:
     for name, tabulate in others.TABLES.items():
         if studies[name]:
             yield f"### {STUDIES[name].source}\n\n{_where(_all({name: studies[name]}))}\n\n{tabulate(studies[name])}"
+
+
+def _beta(rows: dict[str, Group]) -> str:
+    searched = others.searched(rows)
+    if not searched:
+        return ""
+    figure = "![ECE against β](figures/beta.svg)"
+    return f"### Appendix C.3: how ECE depends on β\n\n{BETA}\n\n{others.beta(searched)}\n\n{figure}"
 
 
 def _missing(studies: dict[str, dict[str, Group]]) -> str:

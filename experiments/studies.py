@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from experiments.methods import PAPER_BETAS, SHORTER
+from experiments.methods import SHORTER
 from experiments.rows import ROWS
 
 BASIC = ("none", "ts", "ets", "sts", "adats", "sts-paper", "pts")
@@ -20,12 +20,7 @@ class Study(NamedTuple):
 
 STUDIES = {
     "table1": Study("Table 1", tuple(ROWS), BASIC),
-    "dirichlet": Study(
-        "Section 5.5 and Appendix D", ("cifar10-resnet18",), tuple(f"dirichlet-{beta}" for beta in PAPER_BETAS)
-    ),
-    "beta": Study(
-        "Appendix C.3", ("cifar10-resnet18", "stl10-resnet18"), tuple(f"sts-beta-{beta}" for beta in PAPER_BETAS)
-    ),
+    "dirichlet": Study("Section 5.5 and Appendix D", ("cifar10-resnet18",), ("dirichlet",)),
     "time": Study("Appendix C.4", ("cifar10-resnet18",), ("adats", "sts", "sts-paper", "pts"), alone=True),
     "ood": Study(
         "Appendix F",

@@ -4,7 +4,7 @@ import statistics
 
 from experiments.methods import TITLES
 from experiments.paper import TABLE1, Number, best
-from experiments.records import Group, number, shown, table, values
+from experiments.records import Group, Record, number, shown, table, values
 
 ORDER = ("none", "ts", "ets", "pts", "adats", "sts-paper", "sts")
 HEADER = ("method", "seeds", "ECE %", "paper's ECE %", "floor, 95 %", "NLL", "β", "fit, s", "predict, s")
@@ -27,7 +27,7 @@ def row_table(row: str, group: Group) -> str:
                 shown(theirs[m], bold=m in bold[2]) if m in theirs else "",
                 _floor(group, m),
                 shown(likelihoods[m], 4, m in bold[1]),
-                _betas(group, m),
+                betas_of(group[m]),
                 f"{number(group[m], 'timings', 'calibration').mean:.1f}",
                 f"{number(group[m], 'timings', 'prediction').mean:.3f}",
             ]
@@ -118,6 +118,7 @@ def _floor(group: Group, method: str) -> str:
     return f"{low:.2f}, {high:.2f}"
 
 
-def _betas(group: Group, method: str) -> str:
-    chosen = sorted({r["beta"] for r in group[method] if r["beta"] is not None})
+def betas_of(records: list[Record]) -> str:
+    """Return the values of β that were chosen."""
+    chosen = sorted({r["beta"] for r in records if r["beta"] is not None})
     return ", ".join(f"{beta:g}" for beta in chosen)

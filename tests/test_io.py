@@ -140,7 +140,7 @@ def test_the_header_says_what_the_file_is(path: Path) -> None:
         "kind": "calibrator",
         "versions": {"simplexcal": simplexcal.__version__, "torch": str(torch.__version__)},
         "method": "dirichlet",
-        "settings": DirichletTemperatureScaling(n_steps=20, widths=(8,)).settings | {"widths": [8]},
+        "settings": DirichletTemperatureScaling(n_steps=20, widths=(8,)).settings | {"betas": [1.0], "widths": [8]},
         "n_classes": K,
         "n_features": D,
         "fingerprint": "abc",

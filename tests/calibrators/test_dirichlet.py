@@ -3,9 +3,9 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.distributions import Dirichlet
 
-from simplexcal.calibrators._training import mixed_batches
 from simplexcal.calibrators.dirichlet import DirichletTemperatureScaling, dirichlet_nll
-from simplexcal.mixup import FeatureMixup, Mixed, Mixup
+from simplexcal.metrics import ece
+from simplexcal.mixup import FeatureMixup
 from simplexcal.records import Outputs
 
 DOUBLE = torch.float64
@@ -31,16 +31,19 @@ def quick(n_steps: int = 5, learning_rate: float = 1e-3, batch_size: int = 20) -
 
 def test_the_papers_settings_are_the_default() -> None:
     assert DirichletTemperatureScaling().settings == {
-        "beta": 1.0,
+        "betas": (1.0,),
+        "widths": (1024, 1024, 512, 256),
         "n_steps": 25_000,
         "batch_size": 100,
         "learning_rate": 1e-6,
         "weight_decay": 5e-4,
-        "widths": (1024, 1024, 512, 256),
+        "pool_size": 10_000,
+        "fresh": True,
     }
     calibrator = DirichletTemperatureScaling()
     calibrator.build(10, 64)
-    assert [w.shape[1] for w in calibrator.parameters() if w.dim() == 2] == [64, 1024, 1024, 512, 256]
+    assert calibrator.branch is not None
+    assert [w.shape[1] for w in calibrator.branch.weights] == [64, 1024, 1024, 512, 256]
 
 
 # --- the likelihood ---------------------------------------------------------------------------------------------------
@@ -99,7 +102,7 @@ def test_training_reduces_the_likelihood_loss() -> None:
     outputs, labels, mixup = simulate(60, 3, 6)
     mixed, log_weights = mixup.draw(1.0, 500, Generator().manual_seed(7))
     before, after = (quick(n).fit(outputs, labels, mixup=mixup, generator=Generator().manual_seed(1)) for n in (0, 200))
-    losses = [dirichlet_nll(c._scaled(mixed), log_weights).mean() for c in (before, after)]
+    losses = [dirichlet_nll(mixed.logits / c.temperature(mixed)[:, None], log_weights).mean() for c in (before, after)]
     assert losses[1] < losses[0]
 
 
@@ -125,25 +128,15 @@ def test_the_temperature_is_the_softplus_of_the_branch_with_a_floor() -> None:
     assert calibrator.temperature(outputs).tolist() == pytest.approx([1e-3] * 4)
 
 
-def test_a_pool_of_mixes_is_used_five_times_and_then_drawn_anew(generator: Generator) -> None:
-    class Counted(Mixup):
-        def __init__(self) -> None:
-            self.sizes: list[int] = []
-
-        def draw(self, beta: float, n_samples: int, generator: Generator | None = None) -> Mixed:
-            self.sizes.append(n_samples)
-            return Mixed(Outputs(torch.arange(2.0 * n_samples).view(-1, 2)), torch.zeros(n_samples, 2))
-
-        def _outputs(self, mixed: Tensor) -> Outputs:
-            raise NotImplementedError
-
-    mixup = Counted()
-    stream = mixed_batches(mixup, 1.0, 3, generator)
-    seen = torch.cat([next(stream).outputs.logits[:, 0] for _ in range(500)])
-    assert torch.equal(seen.sort().values, torch.arange(0.0, 600.0, 2).repeat_interleave(5))
-    assert mixup.sizes == [300]
-    next(stream)
-    assert mixup.sizes == [300, 300]
+def test_of_several_betas_the_one_with_the_smallest_ece_stays() -> None:
+    outputs, labels, mixup = simulate(60, 3, 6)
+    calibrator = DirichletTemperatureScaling((0.2, 1.0, 5.0), (8,), 50, 20, 1e-2, pool_size=200)
+    calibrator.fit(outputs, labels, mixup=mixup, generator=Generator().manual_seed(1))
+    correct = outputs.label == labels
+    errors = {beta: float(ece(one(outputs).confidence, correct)) for beta, one in calibrator.each_beta().items()}
+    assert len(set(errors.values())) == 3
+    assert float(ece(calibrator(outputs).confidence, correct)) == min(errors.values())
+    assert float(calibrator.beta) == pytest.approx(min(errors, key=lambda beta: errors[beta]))
 
 
 def test_mixup_and_features_are_needed(generator: Generator) -> None:

@@ -10,7 +10,6 @@ from simplexcal.calibrators import _branch, _head
 from simplexcal.calibrators._branch import Branch, Pool, negative_log_density
 from simplexcal.calibrators._head import Head, statistics
 from simplexcal.calibrators.base import Task
-from simplexcal.calibrators.simplex import _smallest_ece
 from simplexcal.metrics import ece
 
 SMALL: dict[str, Any] = {"widths": (8,), "n_steps": 30, "pool_size": 300, "batch_size": 50}
@@ -120,7 +119,33 @@ def test_beta_is_the_one_with_the_smallest_ece() -> None:
     temperatures = torch.nn.functional.softplus(heads.biases[0].detach().flatten()) + _branch.SMALLEST
     correct = outputs.label == labels
     errors = [float(ece(Concrete(outputs.logits, float(t)).mean.amax(-1), correct)) for t in temperatures]
-    assert _smallest_ece(heads, Task(outputs, labels, None, None, False)) == errors.index(min(errors)) == 1
+    chosen = SimplexTemperatureScaling(head=False)._smallest_ece(heads, Task(outputs, labels, None, None, False))
+    assert chosen == errors.index(min(errors)) == 1
+
+
+def test_each_beta_has_its_own_calibrator_and_the_chosen_one_is_the_calibrator_itself() -> None:
+    head, outputs, labels = synthetic(300, 4)
+    mixup, betas = FeatureMixup(head, outputs, labels), (0.3, 1.0, 3.0)
+    sts = SimplexTemperatureScaling(betas, head=False, **SMALL)
+    sts.fit(outputs, labels, mixup=mixup, generator=torch.Generator().manual_seed(1))
+    found = sts.each_beta()
+    assert tuple(found) == betas
+    correct = outputs.label == labels
+    errors = {beta: float(ece(one(outputs).confidence, correct)) for beta, one in found.items()}
+    best = min(errors, key=lambda beta: errors[beta])
+    assert float(sts.beta) == pytest.approx(best)
+    assert torch.equal(found[best](outputs).probs, sts(outputs).probs)
+    assert all(one.betas == (beta,) and float(one.beta) == pytest.approx(beta) for beta, one in found.items())
+    assert len({float(one(outputs).probs.sum(0)[0]) for one in found.values()}) == 3
+    assert torch.equal(found[0.3].each_beta()[0.3](outputs).probs, found[0.3](outputs).probs)
+
+
+@pytest.mark.usefixtures("quick")
+def test_each_beta_needs_a_fit_with_mixes() -> None:
+    _, outputs, labels = synthetic(50, 3)
+    for calibrator in (SimplexTemperatureScaling(), SimplexTemperatureScaling().fit(outputs, labels)):
+        with pytest.raises(ValueError, match=r"^There is no head for each β: .* Fit again.$"):
+            calibrator.each_beta()
 
 
 # --- the head ---------------------------------------------------------------------------------------------------------

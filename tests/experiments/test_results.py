@@ -123,13 +123,19 @@ def test_what_is_said_follows_from_the_records(results: Path) -> None:
     assert "The default's mean ECE is 1.10; smaller are those of TS (1.00), STS, paper (0.91)." in said
 
 
+def betas_of(error: float) -> list[dict[str, Any]]:
+    """Return the errors of three β: the second has ``error``, the smallest, on the test half; the third diverged."""
+    halves = ((0.5, 0.01, 2 * error), (0.6, 0.02, error), (0.7, None, None))
+    return [{"beta": b, "validation": {"ece": v}, "test": {"ece": t}} for b, v, t in halves]
+
+
 def test_the_page_has_every_study_that_has_records(results: Path) -> None:
     row = "cifar10-resnet18"
     assert "Not run yet: Section 5.5 and Appendix D (`run dirichlet`)" in render.render(results)
     for seed in (0, 1):
-        write(results, record("dirichlet", row, seed, "dirichlet-0.2", 0.7, 1.0, beta=0.2, validation={"ece": 0.9}))
-        write(results, record("dirichlet", row, seed, "dirichlet-0.3", 0.6, 1.0, beta=0.3, validation={"ece": 0.8}))
-        write(results, record("beta", row, seed, "sts-beta-0.6", 0.01, 0.2))
+        write(results, record("dirichlet", row, seed, "dirichlet", 0.6, 1.0, beta=0.3))
+        write(results, record("table1", row, seed, "none", 0.03, 0.2))
+        write(results, record("table1", row, seed, "sts-paper", 0.01, 0.2, betas=betas_of(0.01)))
         write(results, record("time", row, seed, "pts", 0.01, 0.2))
         write(results, record("mixes", row, seed, "sts-r20-s5", 0.01, 0.2))
         write(results, record("branch", row, seed, "sts-small", 0.01, 0.2))
@@ -138,7 +144,11 @@ def test_the_page_has_every_study_that_has_records(results: Path) -> None:
         write(results, record("ood", row, seed, "sts-paper", 0.01, 0.2, stranger="svhn", ood=SCORES))
     page = render.render(results)
     assert "| CIFAR-10, ResNet-18 | 2 | 60.00 ± 0.00 | 67.49 ± 3.84 | 80.00 ± 0.00 | 0.3 |" in page
-    assert "| 0.6 | 0.50 ± 0.00 | 1.00 ± 0.00 |" in page
+    assert "| 0.6 | 1.00 ± 0.00 |" in page
+    assert "| 0.7 | diverged |" in page
+    assert "| smallest, validation | β = 0.5 |" in page
+    assert "| smallest, test | β = 0.6 |" in page
+    assert "| smallest, paper | β = 0.6 |" in page
     assert "| CIFAR-10, ResNet-18 | PTS | 1.5 | 26142.5 | 0.75 | 18.4 |" in page
     assert "| STS, paper, R = 20, S = 5 | 2 | 1.00 ± 0.00 | 1.06 ± 0.34 | 1.10 ± 0.24 |" in page
     assert "| STS, paper, branch 512 → 256 | 2 | 1.00 ± 0.00 | 1.11 ± 0.16 | 1.10 ± 0.24 |" in page
@@ -163,10 +173,11 @@ def test_a_trial_is_no_result(results: Path) -> None:
 
 def test_figures_are_drawn(results: Path, tmp_path: Path) -> None:
     for seed in (0, 1):
-        write(results, record("beta", "cifar10-resnet18", seed, "sts-beta-0.6", 0.01 + seed, 0.2))
+        error = 0.01 + seed
+        write(results, record("table1", "cifar10-resnet18", seed, "sts-paper", error, 0.2, betas=betas_of(error)))
     figures.reliability(read("table1", results)["fmnist-lenet5"], tmp_path / "a.svg")
     figures.reliability(read("table1", results)["fmnist-lenet5"], tmp_path / "b.svg")
-    figures.sensitivity(read("beta", results), tmp_path / "c.svg")
+    figures.sensitivity(others.searched(read("table1", results)), tmp_path / "c.svg")
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
     assert "STS, default" in (tmp_path / "a.svg").read_text()
     assert "CIFAR-10, ResNet-18" in (tmp_path / "c.svg").read_text()

@@ -11,6 +11,7 @@ from torch.nn.functional import softplus
 from simplexcal.calibrators._training import batches, draw_uniform
 from simplexcal.concrete import Concrete
 from simplexcal.mixup import Mixup
+from simplexcal.records import Outputs
 
 SMALLEST = 1e-6  # λ never underflows to 0
 
@@ -42,6 +43,16 @@ class Branch(nn.Module):
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             x = torch.baddbmm(bias, torch.relu(x) if i else x, weight)
         return softplus(x.squeeze(-1)) + SMALLEST
+
+    def of(self, outputs: Outputs) -> Tensor:
+        """Return λ (H, N) for a network's outputs, in the dtype of its logits."""
+        if outputs.features is None or outputs.n_features != self.n_features:
+            raise ValueError(
+                f"`features` must have the {self.n_features} columns of the fit; got {outputs.n_features}. "
+                "Take them from the same layer of the same network."
+            )
+        temperatures: Tensor = self(outputs.features)
+        return temperatures.to(outputs.logits)
 
     def take(self, head: int) -> dict[str, Tensor]:
         """Return the state of one head, as the state dict of a branch that has no other."""

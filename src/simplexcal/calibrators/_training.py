@@ -7,17 +7,14 @@ so a CPU generator gives the same numbers on every device.
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from itertools import islice, pairwise, repeat
+from itertools import pairwise, repeat
 
 import torch
 from torch import Generator, Tensor, nn
 
 from simplexcal._progress import track
 from simplexcal.calibrators._graph import Replayed
-from simplexcal.mixup import Mixed, Mixup
 from simplexcal.records import Outputs
-
-POOL, PASSES = 100, 5  # batches in a pool of mixed samples, and how often a pool is used
 
 
 def mlp(sizes: Sequence[int], activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
@@ -64,20 +61,6 @@ def batches(n: int, batch_size: int, generator: Generator | None, device: torch.
     """
     while True:
         yield from torch.randperm(n, generator=generator, device=home(generator)).to(device).split(batch_size)
-
-
-def mixed_batches(mixup: Mixup, beta: float, batch_size: int, generator: Generator | None) -> Iterator[Mixed]:
-    """Yield batches of mixed samples forever.
-
-    Mixing costs more than a step, so a pool of 100 batches is mixed at once and used five times, each time in a new
-    order, before the next is drawn.
-    """
-    while True:
-        with torch.no_grad():
-            outputs, log_weights = mixup.draw(beta, POOL * batch_size, generator)
-        stream = batches(len(outputs), batch_size, generator, outputs.logits.device)
-        for rows in islice(stream, PASSES * POOL):
-            yield Mixed(outputs[rows], log_weights[rows])
 
 
 def minimise(

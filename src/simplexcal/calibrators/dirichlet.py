@@ -1,27 +1,22 @@
 """Temperature scaling of a Dirichlet distribution, the instructive failure."""
 
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import softplus
+from torch import Tensor
 
-from simplexcal.calibrators._training import (
-    check_n_features,
-    default_uniform,
-    features_of,
-    minimise,
-    mixed_batches,
-    mlp,
-)
-from simplexcal.calibrators.base import Calibrator, Task
+from simplexcal.calibrators._branch import Branch, Pool
+from simplexcal.calibrators._branched import PAPER_WIDTHS, BranchCalibrator
+from simplexcal.calibrators._training import check_n_features
+from simplexcal.calibrators.base import Task
 from simplexcal.records import Outputs, Prediction
 
 FLOOR = 1e-3  # of t
 STEEP = 30.0  # ln μ from which μ grows linearly
 
 
-class DirichletTemperatureScaling(Calibrator):
+class DirichletTemperatureScaling(BranchCalibrator):
     """softmax(g / t(x)), the mean of a Dirichlet law with μ = exp(g / t(x)) (Esaki et al. 2024, Appendix D).
 
     t = softplus of a branch on the features, at least 1e-3, trained on Multi-Mixup samples by the Dirichlet likelihood.
@@ -29,28 +24,25 @@ class DirichletTemperatureScaling(Calibrator):
     grows until the confidence is far too low. It is here to be compared with SimplexTemperatureScaling.
     """
 
-    uses_mixup = True
-
     def __init__(
         self,
-        beta: float = 1.0,
+        betas: Sequence[float] = (1.0,),
+        widths: Sequence[int] = PAPER_WIDTHS,
         n_steps: int = 25_000,
         batch_size: int = 100,
         learning_rate: float = 1e-6,
         weight_decay: float = 5e-4,
-        widths: tuple[int, ...] = (1024, 1024, 512, 256),
+        pool_size: int = 10_000,
+        fresh: bool = True,
     ) -> None:
-        super().__init__()
-        self.beta, self.n_steps, self.batch_size = beta, n_steps, batch_size
-        self.learning_rate, self.weight_decay, self.widths = learning_rate, weight_decay, tuple(widths)
+        super().__init__(betas, widths, n_steps, batch_size, learning_rate, weight_decay, pool_size, fresh)
 
     def _build(self, n_classes: int, n_features: int | None) -> None:
-        self.branch = mlp([check_n_features(n_features), *self.widths, 1])
+        super()._build(n_classes, check_n_features(n_features))
 
     def temperature(self, outputs: Outputs) -> Tensor:
         """Return t (N,) of each input."""
-        t = softplus(self.branch(features_of(outputs, self._first))).squeeze(-1).clamp_min(FLOOR)
-        return t.to(outputs.logits.dtype)
+        return _floored(cast(Branch, self.branch).of(outputs)[0])
 
     def _fit(self, task: Task) -> None:
         if task.mixup is None:
@@ -58,29 +50,29 @@ class DirichletTemperatureScaling(Calibrator):
                 "`mixup` must be given: a Dirichlet law is learned from mixed samples; got None. "
                 "Pass InputMixup or FeatureMixup."
             )
-        default_uniform(self.branch, task.generator)
-        stream = mixed_batches(task.mixup, self.beta, self.batch_size, task.generator)
+        self._fit_branch(task, task.mixup)
 
-        def loss() -> Tensor:
-            outputs, log_weights = next(stream)
-            scaled = self._scaled(outputs.to(self._first.weight.device))
-            return dirichlet_nll(scaled, log_weights.to(scaled.device)).mean()
+    def _losses(self, heads: Branch, batch: Pool) -> Tensor:
+        t = _floored(heads(batch.features)).to(batch.logits)
+        return dirichlet_nll(batch.logits / t.unsqueeze(-1), batch.log_weights).mean(-1)
 
-        minimise(loss, self.parameters(), self.n_steps, self.learning_rate, self.weight_decay, progress=task.progress)
+    def _means(self, heads: Branch, outputs: Outputs) -> Iterator[Tensor]:
+        return (_mean(outputs.logits, _floored(t)) for t in heads.of(outputs))
 
     def _predict(self, outputs: Outputs) -> Prediction:
-        return Prediction(self._scaled(outputs).softmax(-1), outputs.label)
+        return Prediction(_mean(outputs.logits, self.temperature(outputs)), outputs.label)
 
-    def _scaled(self, outputs: Outputs) -> Tensor:
-        return outputs.logits / self.temperature(outputs).unsqueeze(-1)
 
-    @property
-    def _first(self) -> nn.Linear:
-        return cast(nn.Linear, self.branch[0])
+def _floored(t: Tensor) -> Tensor:
+    return t.clamp_min(FLOOR)
+
+
+def _mean(logits: Tensor, t: Tensor) -> Tensor:
+    return (logits / t.unsqueeze(-1)).softmax(-1)
 
 
 def dirichlet_nll(scaled: Tensor, log_pi: Tensor) -> Tensor:
-    """Return the negative log density (N,) at π of the Dirichlet law with μ = exp(g / t), in float64.
+    """Return the negative log density (...,) at π of the Dirichlet law with μ = exp(g / t), in float64.
 
     -ln Γ(Σ_k μ_k) + Σ_k [ln Γ(μ_k) - (μ_k - 1) ln π_k]   (Appendix D.1)
 
