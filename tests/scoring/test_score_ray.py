@@ -74,6 +74,30 @@ def test_with_a_node_killed_every_row_is_scored_once_and_as_locally(tmp_path: Pa
     assert sorted(keys) == sorted(content["id"])
 
 
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="It looks into /proc to see what listens.")
+def test_without_an_address_ray_is_started_here_on_loopback_and_stopped(tmp_path: Path) -> None:
+    data, calibrator = write(tmp_path / "x.parquet", columns(2000)), save(tmp_path, "ts")
+    score(calibrator, data, tmp_path / "local.parquet", batch_size=SIZE)
+    output, said = tmp_path / "ray.parquet", tmp_path / "said.txt"
+    arguments = ["score", calibrator, "--input", data, "--output", output, "--engine", "ray", "--batch-size", SIZE]
+    seen, heard = set(), set()
+    with (
+        said.open("w") as file,
+        subprocess.Popen(
+            [sys.executable, "-m", "simplexcal", *map(str, arguments)], stdout=file, stderr=subprocess.STDOUT
+        ) as run,
+    ):
+        while run.poll() is None:
+            seen |= below({run.pid})
+            heard |= listeners(seen)
+            time.sleep(0.05)
+    assert run.returncode == 0, said.read_text()
+    assert heard
+    assert heard <= set(LOOPBACK)
+    assert not seen & set(processes())
+    assert output.read_bytes() == (tmp_path / "local.parquet").read_bytes()
+
+
 def test_an_address_where_nothing_listens_is_one_sentence(tmp_path: Path) -> None:
     data, calibrator = write(tmp_path / "x.parquet", columns(5)), save(tmp_path, "ts")
     done = subprocess.run(
