@@ -87,6 +87,9 @@ def time(rows: Rows) -> str:
     return table(("row", "method", "calibration, s", "paper's", "inference, s", "paper's"), lines)
 
 
+SCORES = ("confidence", "expected_entropy", "differential_entropy", "mutual_information")
+
+
 def ood(rows: Rows) -> str:
     """Return AUROC and AUPR of each method's confidence, and of STS's uncertainties."""
     lines = []
@@ -94,7 +97,7 @@ def ood(rows: Rows) -> str:
         theirs = _theirs(group)
         lines += [
             _ood_line(name, method, score, group[method], theirs)
-            for method, score in product(ORDER, ("confidence", "differential_entropy", "mutual_information"))
+            for method, score in product(ORDER, SCORES)
             if method in group and group[method][0]["ood"][f"{score}_auroc"] is not None
         ]
     return table(("set", "method", "score", "AUROC %", "paper's", "AUPR %", "paper's", "FPR at 95 % TPR, %"), lines)
@@ -107,7 +110,8 @@ def _ood_line(
     key = method if score == "confidence" else f"{method}, {score.replace('_', ' ')}"
     paper = {m: theirs.get(m, {}).get(key, "") for m in ("auroc", "aupr")}
     cells = [ours["auroc"], paper["auroc"], ours["aupr"], paper["aupr"], ours["fpr_95"]]
-    return [name, TITLES[method], score.replace("_", " "), *cells]
+    title = f"{ROWS[records[0]['row']].title}, {name.rpartition('-')[2]}"
+    return [title, TITLES[method], score.replace("_", " "), *cells]
 
 
 def _theirs(group: Group) -> dict[str, dict[str, str]]:

@@ -30,17 +30,17 @@ every method that calibrates it too. Half of the official test images calibrate 
 permutation of seed 42. Mean ± standard deviation over the seeds. **Bold** is the paper's rule: the best, and what is
 within the best one's standard deviation of it, in each column by itself. ECE has 10 bins of equal width; its floor is
 what a perfectly calibrated model with the same confidences would score, the mean and the value exceeded in 5 % of
-trials. "STS, paper" is the paper's method: 19 values of β, InputMixup with R = S = 10, 25 000 steps, the β with the smallest
-validation ECE. "STS, default" is what `calibrate` does. A few variants of the default's head were compared on test
-images earlier, with another LeNet-5 and a ResNet-18, so that its lines may be somewhat flattering. "fit" and "predict"
-are seconds, the latter for the test half, after the network.
+trials. "STS, paper" is the paper's method: 19 values of β, InputMixup with R = S = 10, 25 000 steps, the β with the
+smallest validation ECE. "STS, default" is what `calibrate` does. A few variants of the default's head were compared on
+test images earlier, with another LeNet-5 and a ResNet-18, so that its lines may be somewhat flattering. "fit" and
+"predict" are seconds, the latter for the test half, after the network.
 {preserved}
 """
 DEVIATIONS = """### Where this differs from the paper
 
 - STS: the mean of the Concrete distribution is exact, not that of samples. The 19 values of β are trained side by side,
-  each on 50 000 mixes that were drawn before the first step as in Algorithm 1 (R = S = 10) and are then shuffled, not on
-  100 new ones in every step; "fresh mixes" below compares the two. The branch's products are in TF32.
+  each on 50 000 mixes that were drawn before the first step as in Algorithm 1 (R = S = 10) and are then shuffled, not
+  on 100 new ones in every step; "fresh mixes" below compares the two. The branch's products are in TF32.
 - PTS and AdaTS have the hyper-parameters on which their public implementations agree; AdaTS predicts with the
   posterior's mean, not with a sample of it.
 - Pre-training computes in bfloat16 with float32 weights, LeNet-5 in float32 (convolutions in TF32, PyTorch's default on
