@@ -154,7 +154,8 @@ def test_the_page_has_every_study_that_has_records(results: Path) -> None:
     assert "| STS, paper, branch 512 → 256 | 2 | 1.00 ± 0.00 | 1.11 ± 0.16 | 1.10 ± 0.24 |" in page
     assert "| STS, paper, fresh mixes | 2 | 0.50 ± 0.00 | 1.00 ± 0.00 |" in page
     assert "| STS, paper, β = 0.5, 1000 steps | 2 | 0.50 ± 0.00 | 1.00 ± 0.00 |" in page
-    assert "| CIFAR-10, ResNet-18, svhn | STS, paper | differential entropy | 90.00 ± 0.00 | 95.68 ± 1.70 | 90.00 ± 0.00 | 98.93 ± 0.34 |" in page
+    assert "| CIFAR-10, ResNet-18, svhn | STS, paper |" in page
+    assert "| differential entropy | 90.00 ± 0.00 | 95.68 ± 1.70 | 90.00 ± 0.00 | 98.93 ± 0.34 |" in page
     assert "SVHN: digits cut out of the full-number images" in page
     assert "Not run yet:" not in page
     assert all(STUDIES[name].source in page for name in others.TABLES)
