@@ -27,7 +27,7 @@ except ImportError as error:
 
 STS = SimplexTemperatureScaling
 NEED_FEATURES = (CALIBRATORS["adats"], CALIBRATORS["dirichlet"])
-SMALLEST = 1e-12  # a probability below is as good as this one: its logarithm would only outweigh all others
+SMALLEST = 1e-12  # a lesser probability counts as this: its logarithm, -1e13 in naive Bayes, would outweigh all others
 
 Floats = NDArray[np.float64]
 Array = NDArray[Any]

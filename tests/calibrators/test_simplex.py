@@ -3,13 +3,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, one_hot
 
 from simplexcal import Concrete, FeatureMixup, Outputs, SimplexTemperatureScaling, TemperatureScaling
 from simplexcal.calibrators import _branch, _head
 from simplexcal.calibrators._branch import Branch, Pool, negative_log_density
-from simplexcal.calibrators._head import Head, statistics
+from simplexcal.calibrators._head import Head, half_an_error, statistics
 from simplexcal.calibrators.base import Task
+from simplexcal.calibrators.temperature import fit_log_temperature
 from simplexcal.metrics import ece
 
 SMALL: dict[str, Any] = {"widths": (8,), "n_steps": 30, "pool_size": 300, "batch_size": 50}
@@ -216,6 +217,34 @@ def test_separable_data_warn_and_stay_finite() -> None:
     with pytest.warns(UserWarning, match="classified correctly"):
         sts = SimplexTemperatureScaling().fit(Outputs(outputs.logits), outputs.label)
     assert sts(outputs).probs.isfinite().all()
+    assert sts.log_temperature > -3  # without a prior -16, the bound
+
+
+@pytest.mark.parametrize(("n", "k", "expected"), [(10, 2, 0.1), (100, 3, 0.0075), (5000, 10, 1 / 9000)])
+def test_half_an_error_by_hand(n: int, k: int, expected: float) -> None:
+    assert half_an_error(n, k) == pytest.approx(expected, rel=1e-12)
+    wrong = torch.arange(k).repeat(n) != torch.zeros(n * k)  # each input in every class, against any one prediction
+    assert half_an_error(n, k) / k * wrong.sum().item() == pytest.approx(0.5, rel=1e-12)
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_temperature_is_fitted_with_half_an_error_more() -> None:
+    _, outputs, labels = synthetic(100, 3)
+    sts = SimplexTemperatureScaling().fit(Outputs(outputs.logits), labels)
+    expected = fit_log_temperature(outputs.logits, labels, doubt=3 / 4 / 100)
+    assert float(sts.log_temperature) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:All 60 inputs")
+@pytest.mark.parametrize(("doubt", "trust"), [(half_an_error, 0.0), (lambda n, k: 0.0, 1.0)])
+def test_a_head_that_only_sharpens_is_not_trusted(doubt: Any, trust: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    # 60 inputs alike and all right: T with the prior is the best there is, but the likelihood alone would undo it
+    monkeypatch.setattr(_head, "half_an_error", doubt)
+    labels = torch.arange(60) % 3
+    sts = SimplexTemperatureScaling()
+    sts.fit(Outputs(2.0 * one_hot(labels)), labels, generator=torch.Generator().manual_seed(0))
+    assert sts.likelihood_head is not None
+    assert sts.likelihood_head.trust == trust
 
 
 # --- the calibrator ---------------------------------------------------------------------------------------------------

@@ -83,6 +83,50 @@ def test_all_correct_warns_and_stays_finite(generator: Generator) -> None:
     assert ts(Outputs(logits)).probs.isfinite().all()
 
 
+def test_half_an_error_in_five_by_hand() -> None:
+    # z = (1, 0), three right, one wrong, and half a sample of each class: σ(1/T) = 3.5 / 5, so 1/T = ln(7/3)
+    logits, labels = torch.tensor([[1.0, 0.0]]).repeat(4, 1), torch.tensor([0, 0, 0, 1])
+    log_t = fit_log_temperature(logits, labels, doubt=1 / 4)
+    assert log_t == pytest.approx(-math.log(math.log(7 / 3)), rel=0, abs=1e-14)
+
+
+@pytest.mark.parametrize(("k", "times"), [(2, 1), (3, 40), (5, 7)])
+def test_doubt_is_samples_of_every_class(k: int, times: int, generator: Generator) -> None:
+    logits, labels = simulate(40, k, 1.5, generator)
+    doubted = logits.repeat_interleave(k, 0), torch.arange(k).repeat(40)  # each input once in each class
+    all_logits = torch.cat([logits.repeat(times, 1), doubted[0]])
+    all_labels = torch.cat([labels.repeat(times), doubted[1]])
+    expected = fit_log_temperature(all_logits, all_labels)
+    assert fit_log_temperature(logits, labels, doubt=k / times) == pytest.approx(expected, rel=0, abs=1e-12)
+
+
+@given(seed=integers(0, 2**31), k=integers(2, 20), doubt=floats(-4, 0).map(lambda x: 10**x))
+def test_doubt_raises_the_temperature(seed: int, k: int, doubt: float) -> None:
+    logits, labels = simulate(100, k, 2.0, Generator().manual_seed(seed))
+    assert fit_log_temperature(logits, labels) < fit_log_temperature(logits, labels, doubt)
+
+
+@given(seed=integers(0, 2**31), k=integers(2, 20))
+def test_a_little_doubt_moves_the_temperature_in_proportion(seed: int, k: int) -> None:
+    # where d/du of the loss stays 0: du (mean Var_p z) = -doubt (mean E_p z - mean z), and d ln T = -du / u
+    logits, labels = simulate(100, k, 2.0, Generator().manual_seed(seed))
+    log_t = fit_log_temperature(logits, labels)
+    probs = (logits / math.exp(log_t)).softmax(-1)
+    mean = (probs * logits).sum(-1)
+    variance = (probs * logits.square()).sum(-1) - mean.square()
+    rate = math.exp(log_t) * ((mean - logits.mean(-1)).mean() / variance.mean()).item()
+    moved = fit_log_temperature(logits, labels, doubt=1e-6) - log_t
+    assert moved == pytest.approx(1e-6 * rate, rel=1e-3)
+
+
+def test_all_correct_with_doubt_warns_and_has_the_temperature_of_the_prior() -> None:
+    # n right and, of the prior, half a sample of each class: σ(1/T) = (n + ½) / (n + 1), so 1/T = ln(2n + 1)
+    logits, labels = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).repeat(25, 1), torch.tensor([0, 1]).repeat(25)
+    with pytest.warns(UserWarning, match=r"All 50 inputs are classified correctly.* set by the prior\."):
+        log_t = fit_log_temperature(logits, labels, doubt=1 / 50)
+    assert log_t == pytest.approx(-math.log(math.log(101)), rel=0, abs=1e-12)
+
+
 def test_labels_without_information_warn_and_give_uniform_probabilities(generator: Generator) -> None:
     logits = torch.randn(20, 3, generator=generator)
     every_label = torch.arange(3).repeat_interleave(20)  # each input has been seen once in each class

@@ -28,8 +28,8 @@ class Head(nn.Module):
     """Small networks, one for each fold of the data; the average of their (ln τ, ln λ) is trusted so far as it proved.
 
     Each network learns from all folds but its own. On its own fold it shows what it is worth: the trust, from 0
-    (temperature scaling) to 1, is the one whose gain in likelihood there is the largest, less one standard error. So
-    few data hardly make matters worse.
+    (temperature scaling) to 1, is the one whose gain in likelihood there, with ``half_an_error`` as a prior, is the
+    largest, less one standard error. So few data hardly make matters worse.
     """
 
     shift: Tensor
@@ -66,17 +66,28 @@ class Head(nn.Module):
         draw_uniform(self.inner, raw.shape[1] ** -0.5, generator)
         for parameter in (self.inner_bias, self.outer, self.outer_bias):
             nn.init.zeros_(parameter)
-        fold = torch.randperm(len(logits), generator=generator, device=home(generator)).to(logits.device) % N_FOLDS
-        inputs, stream = self._inputs(logits), ((rows,) for rows in _batches(fold, generator))
+        order = torch.randperm(len(logits), generator=generator, device=home(generator)).to(logits.device)
+        inputs, stream = self._inputs(logits), ((rows,) for rows in _batches(order % N_FOLDS, generator))
 
         def loss(rows: Tensor) -> Tensor:
             return -_concrete(logits[rows], self._learned(inputs[rows])).log_likelihood(labels[rows]).mean()
 
         minimise(loss, self.parameters(), N_STEPS, LEARNING_RATE, WEIGHT_DECAY, progress, anneal=True, stream=stream)
-        with torch.no_grad():
-            unseen = self._learned(inputs)[fold, torch.arange(len(fold), device=fold.device)]
-            scores = [self._trusting(logits, unseen, trust).log_likelihood(labels) for trust in TRUSTS]
-        self.trust.fill_(TRUSTS[_surest_gain(torch.stack(scores))])
+        self.trust.fill_(self._earned(logits, labels, order))
+
+    @torch.no_grad()
+    def _earned(self, logits: Tensor, labels: Tensor, order: Tensor) -> float:
+        """Return the trust that the networks earn on their own folds.
+
+        Beside its label each input has, at the prior's weight, another: the k-th of a fold the k-th class after the
+        predicted one, in a circle. So all classes have the same share, and the prior costs one class an input, not K.
+        """
+        learned = self._learned(self._inputs(logits))
+        unseen = learned[order % N_FOLDS, torch.arange(len(order), device=order.device)]
+        doubt, doubted = half_an_error(*logits.shape), (logits.argmax(-1) + order // N_FOLDS) % logits.shape[1]
+        trusting = (self._trusting(logits, unseen, trust) for trust in TRUSTS)  # one (N, K) at a time
+        scores = [d.log_likelihood(labels) + doubt * d.log_likelihood(doubted) for d in trusting]
+        return TRUSTS[_surest_gain(torch.stack(scores))]
 
     def _inputs(self, logits: Tensor) -> Tensor:
         inputs = (statistics(logits.to(self.inner.dtype)) - self.shift) / self.scale
@@ -93,6 +104,17 @@ class Head(nn.Module):
     def _trusting(self, logits: Tensor, learned: Tensor, trust: float) -> Concrete:
         plain = learned.new_tensor(PLAIN)
         return _concrete(logits, plain + trust * (learned - plain))
+
+
+def half_an_error(n: int, n_classes: int) -> float:
+    """Return K / (2(K-1)) / n: the weight at which n inputs, seen in every class alike, hold half an error.
+
+    Of such samples (K-1)/K contradict any prediction. As a prior, half an error is what Jeffreys' amounts to where the
+    classes are separable, so that T → 0 without it: for the smallest gap g and u = 1/T, ℓ + ½ ln I is largest where m,
+    the number of errors to be expected, is ½, since ℓ ≈ -m, I ≈ g² m and m ∝ e^(-u g) (Firth 1993). Unlike ½ ln I it
+    leaves the loss convex. For K = 2 and equal gaps it is Jeffreys' prior, half a sample of each class.
+    """
+    return n_classes / (2 * (n_classes - 1) * n)
 
 
 def statistics(logits: Tensor) -> Tensor:

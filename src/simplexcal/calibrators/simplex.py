@@ -8,7 +8,7 @@ from torch import Tensor
 
 from simplexcal.calibrators._branch import Branch, Pool, negative_log_density
 from simplexcal.calibrators._branched import PAPER_BETAS, PAPER_WIDTHS, BranchCalibrator
-from simplexcal.calibrators._head import Head
+from simplexcal.calibrators._head import Head, half_an_error
 from simplexcal.calibrators.base import Task
 from simplexcal.calibrators.temperature import fit_log_temperature
 from simplexcal.concrete import Concrete
@@ -59,7 +59,7 @@ class SimplexTemperatureScaling(BranchCalibrator):
     def _fit(self, task: Task) -> None:
         if self.likelihood_head is not None:
             logits = task.outputs.logits
-            self.log_temperature.fill_(fit_log_temperature(logits, task.labels))
+            self.log_temperature.fill_(fit_log_temperature(logits, task.labels, half_an_error(*logits.shape)))
             self.likelihood_head.fit(self._scaled(logits), task.labels, task.generator, task.progress)
         if task.mixup is not None:
             self._fit_branch(task, task.mixup)

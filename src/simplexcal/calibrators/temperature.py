@@ -31,22 +31,27 @@ class TemperatureScaling(Calibrator):
         return Prediction((outputs.logits / self.temperature).softmax(-1), outputs.label)
 
 
-def fit_log_temperature(logits: Tensor, labels: Tensor) -> float:
+def fit_log_temperature(logits: Tensor, labels: Tensor, doubt: float = 0.0) -> float:
     """Return ln T that minimises the mean cross-entropy of softmax(z / T), in float64.
 
     The loss is convex in u = 1/T, with d/du = mean(Σ_k z_k softmax(u z)_k - z_y), so bisecting the sign of this
-    derivative over ln u finds the one minimum. Warns where it lies at a bound: then the data do not determine T.
+    derivative over ln u finds the one minimum. Warns where the data do not determine it.
+
+    ``doubt`` is a prior: beside its label, each input counts as so many samples more, in equal parts of every class,
+    which adds doubt · mean(Σ_k z_k softmax(u z)_k - mean_k z_k). Then T > 0 also where every label is predicted.
     """
     logits = logits.double()
-    target = logits.gather(1, labels.unsqueeze(1)).squeeze(1)
+    seen = logits.gather(1, labels.unsqueeze(1)).squeeze(1)
+    target = (seen + doubt * logits.mean(-1)) / (1 + doubt)
+    separable = bool((logits.argmax(-1) == labels).all())
 
     def slope(log_u: float) -> float:
         probs = (logits * math.exp(log_u)).softmax(-1)
         return ((probs * logits).sum(-1) - target).mean().item()
 
     log_u = bisect(slope, -BOUND, BOUND)
-    if abs(log_u) > BOUND - 1e-3:
-        warnings.warn(_undetermined(logits, labels), stacklevel=2)
+    if separable or abs(log_u) > BOUND - 1e-3:
+        warnings.warn(_undetermined(len(labels), separable, doubt), stacklevel=2)
     return -log_u
 
 
@@ -58,11 +63,12 @@ def bisect(increasing: Callable[[float], float], low: float, high: float, steps:
     return (low + high) / 2
 
 
-def _undetermined(logits: Tensor, labels: Tensor) -> str:
-    if bool((logits.argmax(-1) == labels).all()):
+def _undetermined(n: int, separable: bool, doubt: float) -> str:
+    if separable:
         return (
-            f"All {len(labels)} inputs are classified correctly, so the likelihood grows without bound as T falls and "
-            "T is not determined by these data; it was set to its lower bound. Calibrate on more, held-out inputs."
+            f"All {n} inputs are classified correctly, so the likelihood grows without bound as T falls and T is not "
+            f"determined by these data; it was set {'by the prior' if doubt else 'to its lower bound'}. "
+            "Calibrate on more, held-out inputs."
         )
     return (
         "The logits say nothing about the labels, so T is not determined by these data; it was set to its upper "
