@@ -8,6 +8,7 @@ from pathlib import Path
 from textwrap import fill
 
 from experiments import lenet5_page, others, table1
+from experiments.methods import TITLES
 from experiments.place import RESULTS
 from experiments.records import Group, Record, read
 from experiments.rows import ROWS
@@ -15,7 +16,6 @@ from experiments.studies import STUDIES
 
 ROOT = Path(__file__).parents[1]
 PAGE, README, FIGURES = ROOT / "docs" / "results.md", ROOT / "README.md", ROOT / "docs" / "figures"
-FIRST_ROW = "fmnist-lenet5"  # in the README
 BEGIN, END = "<!-- results, written by experiments/render.py -->", "<!-- end of results -->"
 
 TOP = """# Results
@@ -58,9 +58,9 @@ OF_DATA = {
 def render(results: Path = RESULTS) -> str:
     """Return the page."""
     studies = {name: read(name, results) for name in STUDIES}
-    rows = {row: studies["table1"][row] for row in ROWS if row in studies["table1"]}
+    rows = _in_order(studies["table1"])
     parts = [TOP.format(done=len(rows), all=len(ROWS), preserved=_preserved(_all(studies)))]
-    parts += [_row(row, group) for row, group in rows.items()]
+    parts += [table1.summary(rows), *(_row(row, group) for row, group in rows.items())]
     parts += [DEVIATIONS + "".join(f"\n- {text}" for text in _of_data(_all(studies)))]
     parts += ["## The paper's other experiments\n", *_others(studies), _beta(rows), _missing(studies), DENSITIES]
     return "\n".join([*(part.rstrip("\n") + "\n" for part in parts), lenet5_page.render()])
@@ -83,10 +83,13 @@ def write() -> None:
 
 
 def readme(text: str) -> str:
-    """Return the README with its table, a row of Table 1, as the records have it."""
+    """Return the README with its tables, Table 1 in short, as the records have it."""
     before, rest = text.split(BEGIN)
-    table = table1.row_table(FIRST_ROW, read("table1")[FIRST_ROW])
-    return f"{before}{BEGIN}\n{table}\n{END}{rest.split(END)[1]}"
+    return f"{before}{BEGIN}\n{table1.summary(_in_order(read('table1')))}\n{END}{rest.split(END)[1]}"
+
+
+def _in_order(rows: dict[str, Group]) -> dict[str, Group]:
+    return {row: rows[row] for row in ROWS if row in rows}
 
 
 BETA = "The test ECE in % of each β in the fits of Table 1: median ± standard deviation over the networks."
@@ -138,8 +141,14 @@ def _missing(studies: dict[str, dict[str, Group]]) -> str:
     """Say what of the paper has no records yet."""
     rows = [ROWS[row].title for row in ROWS if row not in studies["table1"]]
     left = [f"{STUDIES[name].source} (`run {name}`)" for name in others.TABLES if not studies[name]]
+    partly = [
+        f"{ROWS[row].title} ({', '.join(TITLES[m] for m in table1.ORDER if m not in group)})"
+        for row, group in _in_order(studies["table1"]).items()
+        if not set(table1.ORDER) <= set(group)
+    ]
     said = [
         f"Rows of Table 1 that were not run yet: {'; '.join(rows)}." if rows else "",
+        f"Rows that lack a method: {'; '.join(partly)}." if partly else "",
         f"Not run yet: {'; '.join(left)}." if left else "",
     ]
     return "\n".join(fill(text, 120) for text in said if text)

@@ -5,6 +5,7 @@ import statistics
 from experiments.methods import TITLES
 from experiments.paper import TABLE1, Number, best
 from experiments.records import Group, Record, number, shown, table, values
+from experiments.rows import ROWS
 
 ORDER = ("none", "ts", "ets", "pts", "adats", "sts-paper", "sts")
 HEADER = ("method", "seeds", "ECE %", "paper's ECE %", "floor, 95 %", "NLL", "β", "fit, s", "predict, s")
@@ -34,6 +35,32 @@ def row_table(row: str, group: Group) -> str:
             for m in found
         ),
     )
+
+
+def summary(rows: dict[str, Group]) -> str:
+    """Return ECE and NLL of all rows and methods, bold by the paper's rule, and how often the default is the best."""
+    methods = [m for m in ORDER if any(m in group for group in rows.values())]
+    tables = [
+        table((title, *(TITLES[m] for m in methods)), (_line(row, group, methods, *how) for row, group in rows.items()))
+        for title, how in (("ECE %", ("ece", 100.0, 2)), ("NLL", ("nll", 1.0, 4)))
+    ]
+    return "\n\n".join([*tables, _best_likelihoods(rows)])
+
+
+def _line(row: str, group: Group, methods: list[str], key: str, factor: float, digits: int) -> list[str]:
+    found = {m: number(group[m], "metrics", key, factor=factor) for m in methods if m in group}
+    bold = best(found)
+    return [ROWS[row].title, *(shown(found[m], digits, m in bold) if m in found else "" for m in methods)]
+
+
+def _best_likelihoods(rows: dict[str, Group]) -> str:
+    n_best = n_all = 0
+    for group in rows.values():
+        likelihoods = {m: {r["seed"]: r["metrics"]["nll"] for r in records} for m, records in group.items()}
+        for seed, ours in likelihoods.get("sts", {}).items():
+            n_all += 1
+            n_best += all(ours < found[seed] for m, found in likelihoods.items() if m != "sts" and seed in found)
+    return f"Of these {n_all} networks, the default has the lowest NLL of all methods for {n_best}."
 
 
 def sentences(row: str, group: Group) -> list[str]:

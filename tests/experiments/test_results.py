@@ -119,6 +119,16 @@ def test_a_row_by_hand(results: Path) -> None:
     }
 
 
+def test_the_summary_by_hand(results: Path) -> None:
+    write(results, record("table1", "cifar10-resnet18", 0, "ts", 0.02, 0.25))  # a row without the default
+    lines = table1.summary(dict(sorted(read("table1", results).items(), reverse=True))).splitlines()
+    assert lines[0] == "| ECE % | pre-trained | TS | STS, paper | STS, default |"
+    assert lines[2] == "| Fashion-MNIST, LeNet-5 | 4.50 ± 0.71 | 1.00 ± 0.28 | **0.91 ± 0.00** | 1.10 ± 0.14 |"
+    assert lines[3] == "| CIFAR-10, ResNet-18 |  | **2.00 ± 0.00** |  |  |"
+    assert lines[7].endswith("| **0.2450 ± 0.0778** | **0.2550 ± 0.0778** | **0.2500 ± 0.0566** |")
+    assert lines[-1] == "Of these 2 networks, the default has the lowest NLL of all methods for 1."
+
+
 def test_what_ets_gains_by_its_own_measure_is_said(results: Path) -> None:
     for seed, nll in ((0, 0.2), (1, 0.5)):  # TS has 0.3 and 0.19, and Brier scores are half of these here
         write(results, record("table1", "fmnist-lenet5", seed, "ets", 0.01, nll))
@@ -172,6 +182,7 @@ def test_the_page_has_every_study_that_has_records(results: Path) -> None:
     assert "| differential entropy | 90.00 ± 0.00 | 95.68 ± 1.70 | 90.00 ± 0.00 | 98.93 ± 0.34 |" in page
     assert "SVHN: digits cut out of the full-number images" in page
     assert "Not run yet:" not in page
+    assert "CIFAR-10, ResNet-18 (TS, ETS, PTS, AdaTS, STS, default)" in page.replace("\n", " ")
     assert all(STUDIES[name].source in page for name in others.TABLES)
 
 
