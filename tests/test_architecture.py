@@ -12,10 +12,12 @@ import simplexcal
 ROOT = Path(simplexcal.__file__).parent
 ORDER = [
     "_checks",
+    "_chunks",
     "_progress",
     "records",
     "_noise",
     "_kernel",
+    "_polynomials",
     "_potential",
     "concrete",
     "metrics",

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis.strategies import floats, integers, sampled_from
-from reference import mean_at_one, mean_by_laplace, two_classes
+from reference import mean_at_one, mean_by_laplace, mean_of_many, two_classes
 from torch import Tensor
 
 from simplexcal import Concrete
@@ -88,7 +88,20 @@ def test_equal_logits_have_closed_moments(k: int) -> None:
         assert m.entropy.item() == pytest.approx(0.0, abs=1e-12)
 
 
-@pytest.mark.parametrize("k", [100, 1000])
+@pytest.mark.parametrize("temperature", [0.05, 0.7, 1.0, 4.0])
+def test_21841_classes_equal_a_direct_quadrature(temperature: float, generator: torch.Generator) -> None:
+    values = 3 * torch.randn(40, dtype=DOUBLE, generator=generator)
+    counts = torch.bincount(torch.randint(40, (21801,), generator=generator), minlength=40) + 1
+    expected = torch.from_numpy(mean_of_many(values.numpy(), counts.numpy(), temperature))
+    logits = values.repeat_interleave(counts)
+    places = counts.cumsum(0) - 1  # one class of each value
+    torch.testing.assert_close(Concrete(logits, temperature).mean[places], expected, rtol=1e-10, atol=1e-14)
+    torch.testing.assert_close(
+        Concrete(logits.float(), temperature).mean[places].double(), expected, rtol=1e-5, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("k", [100, 1000, 21841])
 def test_many_classes_in_float32_equal_float64(k: int, generator: torch.Generator) -> None:
     logits = 3 * torch.randn(30, k, generator=generator)
     temperature = torch.logspace(-3, 3, 30)

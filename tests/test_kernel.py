@@ -4,7 +4,8 @@ import torch
 from numpy.polynomial.chebyshev import chebvander
 
 from simplexcal import Concrete, _kernel, _noise
-from simplexcal._kernel import RESOLUTIONS, Kernel, kernel_for
+from simplexcal._kernel import RESOLUTIONS, Kernel, Resolution, kernel_for
+from simplexcal._noise import Array
 
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-11}
 
@@ -21,12 +22,23 @@ def test_the_factors_reproduce_the_noise_law(dtype: torch.dtype, ratio: float) -
     series = chebvander(2 * ratio / _noise.LAST_RATIO - 1, r.terms - 1)
     nodes = np.einsum("nt,trq->rq", series, kernel.nodes.numpy().reshape(r.terms, r.rank, -1))
     z = r.first_node + kernel.spacing * np.arange(nodes.shape[1])
-    for step in (0, 8, 40):  # classes at a = 0, -1, -5
-        a = -step * _noise.SPACING
-        hazard = np.exp(a) * kernel.spread.numpy()[step + r.padding] @ nodes
+    for a in (0.0, -1.03, -5.21):
+        hazard = np.exp(a) * (_kernel._polynomials(r, np.array([a])) @ kernel.collect.numpy())[0] @ nodes
         exact = np.exp(-(z - a) - _noise.excess(ratio, z - a))
         weight = np.exp(-np.exp(-z - _noise.excess(ratio, z)))  # P(largest class ≤ z) bounds what an error at z does
         assert np.max(weight * np.abs(hazard - exact)) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("r", RESOLUTIONS.values())
+def test_the_tangent_differentiates_any_coefficients(r: Resolution) -> None:
+    def values(a: Array, n: int) -> Array:
+        signs = np.resize([1, 1, -1, -1], n)
+        return np.asarray(np.exp(0.9 * a)[:, None] * signs * chebvander(r.variable(a), n - 1), np.float64)
+
+    a, step, n = np.linspace(-20.0, 0.0, 57), 1e-4, 6
+    change = (values(a + step, n) - values(a - step, n)) / (2 * step)
+    exact = values(a, n + 1) @ _kernel.tangent(r, n, torch.device("cpu")).numpy().T
+    np.testing.assert_allclose(exact, change, rtol=0, atol=1e-5)  # the error of the difference: step² times x‴ / 6
 
 
 def test_few_kernels_serve_many_numbers_of_classes() -> None:
@@ -46,13 +58,13 @@ def test_a_kernel_first_made_in_inference_mode_serves_training_too() -> None:
     assert not small_kernel(torch.float32).nodes.is_inference()
 
 
-def test_a_float32_lattice_as_mps_needs_it_is_still_accurate(
+def test_float32_matrices_as_mps_needs_them_are_still_accurate(
     monkeypatch: pytest.MonkeyPatch, generator: torch.Generator
 ) -> None:
-    assert _kernel._lattice_dtype(torch.device("mps")) == torch.float32
+    assert _kernel._matrix_dtype(torch.device("mps")) == torch.float32
     logits, temperature = 3 * torch.randn(200, 10, generator=generator), torch.logspace(-3, 3, 200)
     exact = Concrete(logits.double(), temperature.double()).mean
-    monkeypatch.setattr(_kernel, "_lattice_dtype", lambda _: torch.float32)
+    monkeypatch.setattr(_kernel, "_matrix_dtype", lambda _: torch.float32)
     _kernel._kernel.cache_clear()
     try:
         torch.testing.assert_close(Concrete(logits, temperature).mean.double(), exact, rtol=0, atol=1e-5)

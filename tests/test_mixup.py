@@ -1,8 +1,10 @@
+import math
+
 import pytest
 import torch
 from torch import Tensor, nn
 
-from simplexcal import _checks
+from simplexcal import _checks, mixup
 from simplexcal.mixup import FeatureMixup, InputMixup, log_dirichlet
 from simplexcal.records import Outputs
 
@@ -121,6 +123,26 @@ def test_memory_is_bounded_by_the_pools_in_work(
     monkeypatch.setattr(source, "_outputs", outputs)
     assert len(source.draw(1.0, 20).outputs) == 20
     assert sizes == [6, 6, 6, 6]
+
+
+def test_with_many_classes_a_pool_takes_fewer_samples_of_each(
+    labels: Tensor, inputs: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    source, matrix = FeatureMixup(Linear().head, Linear()(inputs), labels), mixup._matrix
+
+    def counted(log_weights: Tensor, generator: torch.Generator | None) -> Tensor:
+        made = matrix(log_weights, generator)
+        sizes.append(made.numel() // len(made))
+        return made
+
+    monkeypatch.setattr(mixup, "_matrix", counted)
+    for largest in (2**24, 1000, 1):
+        monkeypatch.setattr(mixup, "LARGEST", largest)
+        assert len(source.draw(1.0, 50).log_weights) == 50
+    k, s = Linear().head.out_features, 10
+    r = math.isqrt(1000 // (k * s))  # the matrix of a pool is (R·S, K·R)
+    assert sorted(set(sizes)) == [k * s, k * s * r**2, k * s * 100**2]
 
 
 def test_a_missing_class_is_named(labels: Tensor, inputs: Tensor) -> None:

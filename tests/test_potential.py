@@ -1,11 +1,9 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis.strategies import floats, integers
 from numpy.polynomial.chebyshev import chebvander
 
-from simplexcal import _potential
+from simplexcal import _chunks, _potential
 
 GAMMA = float(np.euler_gamma)
 
@@ -13,15 +11,6 @@ GAMMA = float(np.euler_gamma)
 def test_chebyshev_polynomials_equal_numpys() -> None:
     x = torch.linspace(-1, 1, 101, dtype=torch.float64)
     np.testing.assert_allclose(_potential._chebyshev(x, 48).numpy(), chebvander(x.numpy(), 47), atol=1e-12)
-
-
-@given(x=floats(0, 1, exclude_max=True), order=integers(1, 6).map(lambda half: 2 * half))
-def test_lagrange_weights_reproduce_polynomials(x: float, order: int) -> None:
-    weights = _potential._lagrange(torch.tensor(x, dtype=torch.float64), order)
-    nodes = range(1 - order // 2, 1 + order // 2)
-    for power in range(order):
-        value = sum(float(w) * node**power for w, node in zip(weights, nodes, strict=True))
-        assert value == pytest.approx(x**power, abs=1e-11 * order**power)
 
 
 @pytest.mark.parametrize("temperature", [1e-30, 1e-3, 0.5, 1.0, 2.0, 1e3, 1e30])
@@ -58,7 +47,7 @@ def test_chunks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch, genera
     logits = torch.randn(50, 9, generator=generator)
     temperature = 3 * torch.rand(50, generator=generator) + 0.1
     whole = _potential.potential(logits, temperature)
-    monkeypatch.setitem(_potential.CHUNK, "cpu", 3000)
+    monkeypatch.setitem(_chunks.CHUNK, "cpu", 3000)
     calls = []
 
     def counted(g: torch.Tensor, t: torch.Tensor) -> _potential.Potential:
@@ -71,7 +60,7 @@ def test_chunks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch, genera
         torch.testing.assert_close(a, b, rtol=0, atol=2e-7)
 
 
-def test_no_autocast_reaches_the_lattice(generator: torch.Generator) -> None:
+def test_no_autocast_reaches_the_matrices(generator: torch.Generator) -> None:
     logits = torch.randn(50, 9, generator=generator)
     temperature = 3 * torch.rand(50, generator=generator) + 0.1
     plain = _potential.mean(logits, temperature)

@@ -25,6 +25,12 @@ def check_every(name: str, value: Tensor, ok: Tensor, expected: str, remedy: str
     raise ValueError(f"`{name}` must be {expected}; found {value[at].item():g}{where}. {remedy}")
 
 
+def check_finite(name: str, value: Tensor, remedy: str) -> None:
+    """Raise ValueError unless ``value`` is finite everywhere."""
+    if not value.sum().isfinite():  # in one pass and without another array; it may also just have overflowed
+        check_every(name, value, value.isfinite(), "finite", remedy)
+
+
 class NotFittedError(RuntimeError):
     """A calibrator was used before it was fitted."""
 

@@ -6,24 +6,22 @@
     m = ∫ ([z > 0] - Φ(z)) dz     ∂m/∂a_k = ∫ Φ(z) ∂h(z - a_k)/∂a_k dz     ∂m/∂ρ = ∫ Φ(z) ∂S(z)/∂ρ dz
 
 The integrands are analytic, so the trapezoid rule on a few dozen nodes is exact to rounding. The kernel h(z - a) is
-of low rank (``_kernel``): every class is spread onto a lattice, the lattice is reduced to R sums for a sample, and
-the mean is read back from the lattice at each class. No array of samples × classes × nodes exists. Sums over classes
-and all work on the lattice are float64 whatever the logits are, so that neither autocast nor TF32 can touch them.
+of low rank (``_kernel``), with factors that are polynomials of a variable u(a): the classes of a sample are reduced to
+P sums, and the mean is one polynomial, the same for all classes of a sample. No array of samples × classes × nodes
+exists. Every product of matrices is float64 whatever the logits are, so that neither autocast nor TF32 can touch it.
 """
 
-import functools
 import math
 from collections.abc import Callable
-from itertools import accumulate
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from simplexcal._kernel import HALF_WIDTH, Kernel, Resolution, kernel_for
-from simplexcal._noise import LAST_RATIO, SPACING
-
-CHUNK = {"cpu": 2**20, "cuda": 2**27}  # numbers held at once: what fits a cache, what fills a GPU
+from simplexcal import _chunks
+from simplexcal._kernel import Kernel, kernel_for
+from simplexcal._noise import LAST_RATIO
+from simplexcal._polynomials import Classes, place, sum_over_classes, value_at_classes
 
 
 class Potential(NamedTuple):
@@ -34,18 +32,10 @@ class Potential(NamedTuple):
     slope: Tensor
 
 
-class Places(NamedTuple):
-    """Where the classes lie on the lattice: a share ``weights[p]`` of each belongs to the point ``first + p``."""
-
-    first: Tensor
-    weights: list[Tensor]
-    height: Tensor  # e^a
-
-
 class Integrand(NamedTuple):
     """What the three integrals are made of, for N samples. S = (series ⊗ sums) @ nodes."""
 
-    places: Places
+    classes: Classes  # (N, K)
     sums: Tensor  # (N, R)        Σ_i e^a_i φ_r(a_i)
     series: Tensor  # (N, T)      T_t(ρ), the Chebyshev polynomials
     cdf: Tensor  # (N, Q)         Φ(z)
@@ -69,11 +59,8 @@ def gaps(logits: Tensor, temperature: Tensor) -> Tensor:
 
 def in_chunks(function: Callable[..., tuple[Tensor, ...]], logits: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
     """Apply ``function`` to as many rows of all its arguments at a time as memory likes, and join the results."""
-    kernel = kernel_for(logits)
-    n_numbers = 2 * len(kernel.nodes) + kernel.resolution.order * logits.shape[-1]
-    size = max(1, CHUNK.get(logits.device.type, CHUNK["cpu"]) // n_numbers)
-    parts = [function(*rows) for rows in zip(*(x.split(size) for x in (logits, *others)), strict=True)]
-    return tuple(torch.cat(column) for column in zip(*parts, strict=True))
+    width = 2 * len(kernel_for(logits).nodes) + 4 * logits.shape[-1]
+    return _chunks.in_chunks(function, logits, *others, width=width)
 
 
 def mean(logits: Tensor, temperature: Tensor) -> Tensor:
@@ -87,8 +74,9 @@ def log_mean_at(logits: Tensor, temperature: Tensor, labels: Tensor) -> Tensor:
     kernel = kernel_for(logits)
     at = _integrand(kernel, logits, temperature)
     gap = gaps(logits, temperature).gather(1, labels.unsqueeze(1))
-    places = _place(kernel.resolution, gap)
-    return (gap + _read(kernel, at, places, logits).log()).squeeze(1) + math.log(kernel.spacing)
+    near = gap.clamp_min(-kernel.resolution.depth)  # at most e^depth times too large, so that it cannot underflow
+    log_mass = _read(kernel, at, place(near, kernel.resolution)).log() + (gap - near)
+    return log_mass.squeeze(1) + math.log(kernel.spacing)
 
 
 def potential(logits: Tensor, temperature: Tensor) -> Potential:
@@ -101,36 +89,34 @@ def potential(logits: Tensor, temperature: Tensor) -> Potential:
 
 
 def _integrand(kernel: Kernel, logits: Tensor, temperature: Tensor) -> Integrand:
-    places = _place(kernel.resolution, gaps(logits, temperature))
-    lattice = kernel.spread.new_zeros(len(logits), len(kernel.spread))
-    for p, weight in enumerate(places.weights):
-        lattice.scatter_add_(1, places.first + p, (places.height * weight).to(lattice))
-    sums = lattice @ kernel.spread
+    classes = place(gaps(logits, temperature), kernel.resolution)
+    n_terms, one = len(kernel.collect), logits.new_ones(len(logits), 1)
+    sums = sum_over_classes(one, *classes, kernel.resolution, n_terms).to(kernel.collect) @ kernel.collect
     series = _chebyshev(ratio(temperature).to(sums) * (2 / LAST_RATIO) - 1, kernel.resolution.terms)
     total = (series.unsqueeze(-1) * sums.unsqueeze(-2)).flatten(1) @ kernel.nodes  # S
     cdf = torch.exp(-total)
     adjoint = (cdf @ kernel.nodes.T).unflatten(1, (series.shape[1], sums.shape[1]))
-    return Integrand(places, sums, series, cdf, adjoint)
+    return Integrand(classes, sums, series, cdf, adjoint)
 
 
 def _mean(kernel: Kernel, at: Integrand, logits: Tensor) -> Tensor:
-    mass = at.places.height * _read(kernel, at, at.places, logits)
+    mass = _read(kernel, at, at.classes)
     return _keep_order(mass / mass.sum(-1, keepdim=True), logits)
 
 
-def _read(kernel: Kernel, at: Integrand, places: Places, logits: Tensor) -> Tensor:
-    """Return e^-a ∂m/∂a / spacing at ``places``."""
-    lattice = (_contract(at.series, at.adjoint) @ kernel.read).to(logits)
-    read = [weight * lattice.gather(1, places.first + p) for p, weight in enumerate(places.weights)]
-    return functools.reduce(torch.add, read)
+def _read(kernel: Kernel, at: Integrand, classes: Classes) -> Tensor:
+    """Return ∂m/∂a / spacing."""
+    coefficients = (_contract(at.series, at.adjoint) @ kernel.share).to(classes.u)
+    return value_at_classes(coefficients, *classes, kernel.resolution)
 
 
 def _keep_order(probs: Tensor, logits: Tensor) -> Tensor:
     """Give the largest logit the strictly largest entry, which rounding alone could deny it."""
     with torch.no_grad():
-        best = probs.gather(-1, logits.argmax(-1, keepdim=True))
+        best = probs.amax(-1, keepdim=True)
+        at_best = 1 + (logits - logits.amax(-1, keepdim=True)).sign()  # 1 or 0; cheaper than a comparison
         below = torch.minimum(probs, best * (1 - torch.finfo(probs.dtype).eps))
-        correction = torch.where(logits == logits.amax(-1, keepdim=True), best, below) - probs
+        correction = torch.maximum(below, at_best * best) - probs
     return probs + correction
 
 
@@ -144,20 +130,3 @@ def _chebyshev(x: Tensor, terms: int) -> Tensor:
 
 def _contract(series: Tensor, adjoint: Tensor) -> Tensor:
     return (series.unsqueeze(1) @ adjoint).squeeze(1)
-
-
-def _place(resolution: Resolution, gap: Tensor) -> Places:
-    position = (gap * (-1 / SPACING)).clamp_max(resolution.n_steps)
-    index = position.detach().long().clamp(0, resolution.n_steps)  # in range also for NaN
-    return Places(index + (HALF_WIDTH + 1), _lagrange(position - index, resolution.order), gap.exp())
-
-
-def _lagrange(x: Tensor, order: int) -> list[Tensor]:
-    """Return the Lagrange cardinal polynomials of the ``order`` nodes 1 - order/2 … order/2 at 0 ≤ x < 1."""
-    nodes = range(1 - order // 2, 1 + order // 2)
-    factors = [x - node for node in nodes]
-    below = list(accumulate(factors[:-1], torch.mul))
-    above = list(accumulate(factors[:0:-1], torch.mul))[::-1]
-    products = [above[0], *map(torch.mul, below, above[1:]), below[-1]]
-    norms = [math.prod(node - other for other in nodes if other != node) for node in nodes]
-    return [product / norm for product, norm in zip(products, norms, strict=True)]

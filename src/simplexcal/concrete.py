@@ -8,7 +8,7 @@ from torch import Generator, Size, Tensor
 from torch.distributions import Distribution, constraints
 
 from simplexcal import _potential
-from simplexcal._checks import check_every, check_float_tensor
+from simplexcal._checks import check_every, check_finite, check_float_tensor
 
 Shape = Size | list[int] | tuple[int, ...]
 EULER_GAMMA = 0.57721566490153286061
@@ -186,9 +186,7 @@ def _broadcasts(logits: Tensor, temperature: Tensor) -> bool:
 
 
 def _check_values(logits: Tensor, temperature: Tensor) -> None:
-    check_every(
-        "logits", logits, logits.isfinite(), "finite", "Look for an overflow in the network; use -1e4 to mask a class."
-    )
+    check_finite("logits", logits, "Look for an overflow in the network; use -1e4 to mask a class.")
     check_every(
         "temperature",
         temperature,

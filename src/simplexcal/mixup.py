@@ -3,10 +3,12 @@
 x̃ = Σ_k w_k x^(k),  π̃ = w ~ Dirichlet(β, …, β)   (Esaki et al. 2024, Sec. 4.3.1 and Appendix B).
 
 Mixes come from pools of R samples a class. The samples of each class are shuffled S times, and the r-th of every class
-are mixed, so a pool gives R·S mixes by one matrix product, (R·S, K·R) times (K·R, …). Memory is bounded by the pools in
-work, not by the number of mixes. Weights are drawn, and returned, as logarithms: small β never gives -∞.
+are mixed, so a pool gives R·S mixes by one matrix product, (R·S, K·R) times (K·R, …). With so many classes that this
+matrix would be too large, R is smaller. Memory is bounded by the pools in work, not by the number of mixes. Weights are
+drawn, and returned, as logarithms: small β never gives -∞.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,10 +17,12 @@ import torch
 from torch import Generator, Tensor, nn
 
 from simplexcal._checks import check_labels
+from simplexcal._chunks import join
 from simplexcal.records import Outputs
 
 BATCH = 4096  # inputs that the network sees at a time
 WORK = 2**24  # numbers in the mixing matrices, and in the pools, that are in work at a time
+LARGEST = 2**24  # numbers in one mixing matrix
 
 
 class Mixed(NamedTuple):
@@ -44,22 +48,25 @@ class Mixup(ABC):
 
     def draw(self, beta: float, n_samples: int, generator: Generator | None = None) -> Mixed:
         """Return ``n_samples`` mixed samples with weights from Dirichlet(β, …, β)."""
-        per_pool = self.per_class * self.n_shuffles
-        n_pools = -(-n_samples // per_pool)
-        at_a_time = max(1, WORK // (len(self.members) * self.per_class * max(per_pool, self.samples[0].numel())))
+        k, s = len(self.members), self.n_shuffles
+        r = min(self.per_class, max(1, math.isqrt(LARGEST // (k * s))))
+        n_pools = -(-n_samples // (r * s))
+        at_a_time = max(1, WORK // (k * r * max(r * s, self.samples[0].numel())))
         sizes = [min(at_a_time, n_pools - i) for i in range(0, n_pools, at_a_time)]
-        parts = [self._mix_pools(beta, size, generator) for size in sizes]
-        return Mixed(_concatenate([p.outputs for p in parts])[:n_samples], torch.cat([p[1] for p in parts])[:n_samples])
+        log_weights, *outputs = join((self._mix_pools(beta, size, r, generator) for size in sizes), n_samples)
+        return Mixed(Outputs(*outputs), log_weights)
 
-    def _mix_pools(self, beta: float, n_pools: int, generator: Generator | None) -> Mixed:
-        k, r, s = len(self.members), self.per_class, self.n_shuffles
+    def _mix_pools(self, beta: float, n_pools: int, r: int, generator: Generator | None) -> tuple[Tensor, ...]:
+        """Return ln w, the logits and, where there are any, the features of mixes from pools of R samples a class."""
+        k, s = len(self.members), self.n_shuffles
         rows = _pools(self.members, n_pools, r, generator).flatten(1).to(self.samples.device)
         n_weights = n_pools * s * (r if self.fresh else 1)
         log_weights = log_dirichlet(beta, n_weights, k, generator).view(n_pools, s, -1, k).expand(-1, -1, r, -1)
         matrix = _matrix(log_weights, generator).to(self.samples)
         pools = self.samples[rows.flatten()].view(n_pools, k * r, -1)
         outputs = self._outputs((matrix @ pools).view(-1, *self.samples.shape[1:]))
-        return Mixed(outputs, log_weights.reshape(-1, k).to(outputs.logits))
+        features = () if outputs.features is None else (outputs.features,)
+        return log_weights.reshape(-1, k).to(outputs.logits), outputs.logits, *features
 
     @abstractmethod
     def _outputs(self, mixed: Tensor) -> Outputs:

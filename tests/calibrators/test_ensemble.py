@@ -11,6 +11,7 @@ from torch import Generator, Tensor
 
 from simplexcal.calibrators.ensemble import (
     EnsembleTemperatureScaling,
+    compare,
     fit_log_temperature_by_error,
     minimise_on_grid,
     quadratic_on_simplex,
@@ -59,7 +60,7 @@ def test_no_weights_are_better_by_scipys_search(loss: str, seed: int, k: int, te
     logits, labels = simulate(60, k, temperature, noise, Generator().manual_seed(seed))
     scaled, plain = (logits / 2).softmax(-1), logits.softmax(-1)
     solve, objective = SOLVERS[loss]
-    weights = solve(scaled, plain, labels).numpy()
+    weights = solve(compare(scaled, plain, labels)).numpy()
     assert weights.min() >= 0
     assert weights.sum() == pytest.approx(1, abs=1e-14)
     peer = minimize(
@@ -76,7 +77,7 @@ def test_weights_by_hand() -> None:
     sure = torch.tensor([[1.0, 0.0]], dtype=DOUBLE).repeat(4, 1)
     labels = torch.tensor([0, 0, 0, 1])
     for solve, _ in SOLVERS.values():
-        weights = solve(sure, sure, labels)
+        weights = solve(compare(sure, sure, labels))
         assert weights[2].item() == pytest.approx(0.5, abs=1e-6)
         assert weights[:2].sum().item() == pytest.approx(0.5, abs=1e-6)
 
@@ -92,13 +93,13 @@ def test_a_quadratic_takes_its_minimum_inside_on_an_edge_and_at_a_vertex() -> No
 def test_of_equal_parts_the_first_is_taken() -> None:
     # T = 1 makes the first two parts equal, and here they are exact
     sure = torch.eye(2, dtype=DOUBLE)
-    assert weights_by_error(sure, sure, torch.tensor([0, 1])).tolist() == [1.0, 0.0, 0.0]
+    assert weights_by_error(compare(sure, sure, torch.tensor([0, 1]))).tolist() == [1.0, 0.0, 0.0]
 
 
 def test_a_label_that_the_network_excludes_keeps_a_uniform_part() -> None:
     sure = torch.tensor([[1.0, 0.0]], dtype=DOUBLE).repeat(100, 1)
     labels = (torch.arange(100) == 0).long()  # once in a hundred the label has probability 0: 1/100 = w₃/2
-    assert weights_by_likelihood(sure, sure, labels)[2].item() == pytest.approx(0.02, abs=1e-6)
+    assert weights_by_likelihood(compare(sure, sure, labels))[2].item() == pytest.approx(0.02, abs=1e-6)
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 3.0])

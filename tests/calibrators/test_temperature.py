@@ -8,7 +8,7 @@ from hypothesis.strategies import floats, integers
 from scipy.optimize import minimize_scalar
 from torch import Generator, Tensor
 
-from simplexcal.calibrators.temperature import TemperatureScaling, bisect, fit_log_temperature
+from simplexcal.calibrators.temperature import TemperatureScaling, fit_log_temperature, root
 from simplexcal.records import Outputs
 
 DOUBLE = torch.float64
@@ -161,7 +161,15 @@ def test_a_second_fit_forgets_the_first(generator: Generator) -> None:
     assert torch.equal(twice.log_temperature, once.log_temperature)
 
 
-def test_bisection_ends_at_a_bound_where_nothing_changes_sign() -> None:
-    assert bisect(lambda x: x - 0.3, 0.0, 1.0) == pytest.approx(0.3, abs=1e-15)
-    assert bisect(lambda _: 1.0, 0.0, 1.0) == pytest.approx(0.0, abs=1e-15)
-    assert bisect(lambda _: -1.0, 0.0, 1.0) == pytest.approx(1.0, abs=1e-15)
+def test_a_root_is_found_in_few_calls_and_else_an_end_of_the_interval() -> None:
+    calls = []
+
+    def saturated(x: float) -> float:
+        calls.append(x)
+        return math.tanh(30 * (x - 0.3)) + 1e-3 * (x - 0.3)
+
+    assert root(saturated, -16.0, 16.0) == pytest.approx(0.3, abs=1e-15)
+    assert len(calls) <= 24
+    assert root(lambda x: x - 0.3, 0.0, 1.0) == pytest.approx(0.3, abs=1e-15)
+    assert root(lambda _: 1.0, 0.0, 1.0) == 0.0
+    assert root(lambda _: -1.0, 0.0, 1.0) == 1.0

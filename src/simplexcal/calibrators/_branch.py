@@ -91,5 +91,10 @@ def _draw(mixup: Mixup, betas: Sequence[float], n_samples: int, generator: Gener
     features = [mixed.outputs.features for mixed in drawn if mixed.outputs.features is not None]
     if not features:
         raise ValueError("`mixup` must give features for the branch to learn from; its outputs are logits alone.")
-    logits = torch.stack([mixed.outputs.logits for mixed in drawn])
-    return Pool(logits, torch.stack(features), torch.stack([mixed.log_weights for mixed in drawn]))
+    logits = _stack([mixed.outputs.logits for mixed in drawn])
+    return Pool(logits, _stack(features), _stack([mixed.log_weights for mixed in drawn]))
+
+
+def _stack(tensors: list[Tensor]) -> Tensor:
+    """Stack; one alone is not copied, since with many classes it is large."""
+    return torch.stack(tensors) if len(tensors) > 1 else tensors[0].unsqueeze(0)

@@ -2,11 +2,12 @@
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor
 
+from simplexcal._chunks import in_chunks
 from simplexcal.calibrators._branch import Branch, Pool, pools
 from simplexcal.calibrators._training import check_n_features, minimise
 from simplexcal.calibrators.base import Calibrator, Task
@@ -93,8 +94,13 @@ class BranchCalibrator(Calibrator):
     @torch.no_grad()
     def _smallest_ece(self, heads: Branch, task: Task) -> int:
         """Return which head has the smallest ECE on the validation set, with 10 bins: the paper's rule."""
-        correct = task.outputs.label == task.labels
-        errors = [ece(mean.amax(-1), correct) for mean in self._means(heads, task.outputs)]
+
+        def confidence(logits: Tensor, features: Tensor) -> tuple[Tensor]:
+            return (torch.stack([mean.amax(-1) for mean in self._means(heads, Outputs(logits, features))], -1),)
+
+        logits, features = task.outputs.logits, cast(Tensor, task.outputs.features)
+        (found,) = in_chunks(confidence, logits, features, width=logits.shape[1])
+        errors = [ece(column, task.outputs.label == task.labels) for column in found.T]
         return int(torch.stack(errors).nan_to_num(torch.inf).argmin())
 
     @abstractmethod

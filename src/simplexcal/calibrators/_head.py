@@ -11,6 +11,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn.functional import one_hot
 
+from simplexcal._chunks import in_chunks
 from simplexcal.calibrators._training import draw_uniform, home, minimise
 from simplexcal.concrete import Concrete
 
@@ -56,38 +57,48 @@ class Head(nn.Module):
         """Return Concrete(z / τ, λ) for logits z (N, K)."""
         return self._trusting(logits, self._learned(self._inputs(logits)).mean(0), float(self.trust))
 
-    def fit(self, logits: Tensor, labels: Tensor, generator: Generator | None, progress: bool) -> None:
-        """Train on logits z (N, K) and labels, in the dtype of the parameters."""
-        logits = logits.to(self.inner.dtype)
-        raw = statistics(logits)
+    def fit(
+        self, logits: Tensor, temperature: Tensor, labels: Tensor, generator: Generator | None, progress: bool
+    ) -> None:
+        """Train on logits z = logits (N, K) / temperature and labels, some rows at a time, in the parameters' dtype."""
+
+        def scaled(rows: Tensor) -> Tensor:
+            return (rows / temperature).to(self.inner.dtype)
+
+        k = logits.shape[1]
+        (raw,) = in_chunks(lambda rows: (statistics(scaled(rows)),), logits, width=4 * k)
         self.shift.copy_(raw.mean(0))
         self.scale.copy_(raw.std(0).clamp_min(1e-6))
-        self.by_class.fill_(len(logits) >= PER_CLASS * logits.shape[1])
+        self.by_class.fill_(len(logits) >= PER_CLASS * k)
         draw_uniform(self.inner, raw.shape[1] ** -0.5, generator)
         for parameter in (self.inner_bias, self.outer, self.outer_bias):
             nn.init.zeros_(parameter)
         order = torch.randperm(len(logits), generator=generator, device=home(generator)).to(logits.device)
-        inputs, stream = self._inputs(logits), ((rows,) for rows in _batches(order % N_FOLDS, generator))
+        (inputs,) = in_chunks(lambda rows: (self._inputs(scaled(rows)),), logits, width=4 * k)
+        stream = ((rows,) for rows in _batches(order % N_FOLDS, generator))
 
         def loss(rows: Tensor) -> Tensor:
-            return -_concrete(logits[rows], self._learned(inputs[rows])).log_likelihood(labels[rows]).mean()
+            return -_concrete(scaled(logits[rows]), self._learned(inputs[rows])).log_likelihood(labels[rows]).mean()
 
         minimise(loss, self.parameters(), N_STEPS, LEARNING_RATE, WEIGHT_DECAY, progress, anneal=True, stream=stream)
-        self.trust.fill_(self._earned(logits, labels, order))
 
-    @torch.no_grad()
-    def _earned(self, logits: Tensor, labels: Tensor, order: Tensor) -> float:
-        """Return the trust that the networks earn on their own folds.
+        def scores(rows: Tensor, learned: Tensor, labels: Tensor, turn: Tensor) -> tuple[Tensor]:
+            return (self._scores(scaled(rows), learned, labels, turn, half_an_error(*logits.shape)),)
 
-        Beside its label each input has, at the prior's weight, another: the k-th of a fold the k-th class after the
-        predicted one, in a circle. So all classes have the same share, and the prior costs one class an input, not K.
+        with torch.no_grad():
+            unseen = self._learned(inputs)[order % N_FOLDS, torch.arange(len(order), device=order.device)]
+            (found,) = in_chunks(scores, logits, unseen, labels, order // N_FOLDS, width=k)
+        self.trust.fill_(TRUSTS[_surest_gain(found.T)])
+
+    def _scores(self, logits: Tensor, learned: Tensor, labels: Tensor, turn: Tensor, doubt: float) -> Tensor:
+        """Return the log-likelihood (n, T) of each input for every trust.
+
+        Beside its label an input has another, at the weight ``doubt``: the class that is ``turn`` classes after the
+        predicted one, in a circle. So all classes have the same share in a fold, and half an error is exact.
         """
-        learned = self._learned(self._inputs(logits))
-        unseen = learned[order % N_FOLDS, torch.arange(len(order), device=order.device)]
-        doubt, doubted = half_an_error(*logits.shape), (logits.argmax(-1) + order // N_FOLDS) % logits.shape[1]
-        trusting = (self._trusting(logits, unseen, trust) for trust in TRUSTS)  # one (N, K) at a time
-        scores = [d.log_likelihood(labels) + doubt * d.log_likelihood(doubted) for d in trusting]
-        return TRUSTS[_surest_gain(torch.stack(scores))]
+        doubted = (logits.argmax(-1) + turn) % logits.shape[1]
+        trusting = (self._trusting(logits, learned, trust) for trust in TRUSTS)
+        return torch.stack([d.log_likelihood(labels) + doubt * d.log_likelihood(doubted) for d in trusting], -1)
 
     def _inputs(self, logits: Tensor) -> Tensor:
         inputs = (statistics(logits.to(self.inner.dtype)) - self.shift) / self.scale

@@ -7,7 +7,8 @@ from typing import ClassVar, NamedTuple, Self
 import torch
 from torch import Generator, Tensor, nn
 
-from simplexcal._checks import NotFittedError, check_every, check_labels
+from simplexcal._checks import NotFittedError, check_finite, check_labels
+from simplexcal._chunks import in_chunks
 from simplexcal.mixup import Mixup
 from simplexcal.records import Outputs, Prediction
 
@@ -73,7 +74,7 @@ class Calibrator(nn.Module, ABC):
         self._build(n_classes, n_features)
 
     def forward(self, outputs: Outputs) -> Prediction:
-        """Calibrate; the label is the network's own."""
+        """Calibrate, some rows at a time; the label is the network's own."""
         if self.n_classes is None:
             raise NotFittedError(f"This {type(self).__name__} is not fitted yet. Call fit(outputs, labels) first.")
         if outputs.n_classes != self.n_classes:
@@ -81,7 +82,16 @@ class Calibrator(nn.Module, ABC):
                 f"`logits` must have the {self.n_classes} classes of the fit; got {outputs.n_classes}. "
                 "Fit a calibrator for this network."
             )
-        return self._predict(outputs)
+        tensors = [outputs.logits] if outputs.features is None else [outputs.logits, outputs.features]
+        fields: dict[str, None] = {}
+
+        def predict(*rows: Tensor) -> tuple[Tensor, ...]:
+            found = {name: x for name, x in vars(self._predict(Outputs(*rows))).items() if x is not None}
+            fields.update(dict.fromkeys(found))
+            return tuple(found.values())
+
+        values = in_chunks(predict, *tensors, width=sum(x.shape[1] for x in tensors))
+        return Prediction(**dict(zip(fields, values, strict=True)))
 
     @abstractmethod
     def _build(self, n_classes: int, n_features: int | None) -> None: ...
@@ -95,9 +105,9 @@ class Calibrator(nn.Module, ABC):
 
 def _check_finite(outputs: Outputs) -> None:
     remedy = "Look for an overflow in the network, or drop these inputs."
-    check_every("logits", outputs.logits, outputs.logits.isfinite(), "finite", remedy)
+    check_finite("logits", outputs.logits, remedy)
     if outputs.features is not None:
-        check_every("features", outputs.features, outputs.features.isfinite(), "finite", remedy)
+        check_finite("features", outputs.features, remedy)
 
 
 class Uncalibrated(Calibrator):

@@ -4,12 +4,14 @@ import math
 import warnings
 from collections.abc import Callable
 from itertools import combinations
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from simplexcal._chunks import in_chunks
 from simplexcal.calibrators.base import Calibrator, Task
-from simplexcal.calibrators.temperature import fit_log_temperature
+from simplexcal.calibrators.temperature import WIDTH, at_labels, fit_log_temperature, mean_of_rows
 from simplexcal.records import Outputs, Prediction
 
 LOW, HIGH = math.log(0.05), math.log(5)  # ln T when it is fitted by the squared error
@@ -40,13 +42,16 @@ class EnsembleTemperatureScaling(Calibrator):
         return self.log_temperature.exp()
 
     def _fit(self, task: Task) -> None:
-        logits, labels = task.outputs.logits.detach().double(), task.labels
+        logits, labels = task.outputs.logits.detach(), task.labels
         by_error = self.loss == "mse"
         log_t = (fit_log_temperature_by_error if by_error else fit_log_temperature)(logits, labels)
-        scaled, plain = (logits / math.exp(log_t)).softmax(-1), logits.softmax(-1)
-        weights = (weights_by_error if by_error else weights_by_likelihood)(scaled, plain, labels)
+
+        def compared(z: Tensor, y: Tensor) -> Parts:
+            return compare((z.double() / math.exp(log_t)).softmax(-1), z.double().softmax(-1), y)
+
+        parts = Parts(*in_chunks(compared, logits, labels, width=WIDTH * logits.shape[1]))
         self.log_temperature.data.fill_(log_t)
-        self.weights.data.copy_(weights)
+        self.weights.data.copy_((weights_by_error if by_error else weights_by_likelihood)(parts))
 
     def _predict(self, outputs: Outputs) -> Prediction:
         logits, weights = outputs.logits, self.weights.to(outputs.logits.dtype)
@@ -62,8 +67,11 @@ def fit_log_temperature_by_error(logits: Tensor, labels: Tensor) -> float:
     """
 
     def loss(log_t: float) -> float:
-        probs = (logits * math.exp(-log_t)).softmax(-1)
-        return (probs.square().sum(-1) - 2 * _at(probs, labels)).mean().item()  # less the constant 1
+        def error(z: Tensor, y: Tensor) -> Tensor:  # less the constant 1
+            probs = (z * math.exp(-log_t)).softmax(-1)
+            return probs.square().sum(-1) - 2 * at_labels(probs, y)
+
+        return mean_of_rows(error, logits, labels)
 
     log_t = minimise_on_grid(loss, LOW, HIGH)
     if min(log_t - LOW, HIGH - log_t) < 1e-6:
@@ -95,21 +103,34 @@ def golden_section(function: Callable[[float], float], low: float, high: float, 
     return (low + high) / 2
 
 
-def weights_by_error(scaled: Tensor, plain: Tensor, labels: Tensor) -> Tensor:
-    """Return w that minimises mean Σ_k (Σ_j w_j p_jk - y_k)², where p₃ = 1/K."""
-    gram = torch.full((3, 3), 1 / plain.shape[1], dtype=plain.dtype, device=plain.device)
-    products = [[(p * q).sum(-1).mean() for q in (scaled, plain)] for p in (scaled, plain)]
-    gram[:2, :2] = torch.stack([torch.stack(row) for row in products])
-    return quadratic_on_simplex(gram, _at_labels(scaled, plain, labels).mean(0))
+class Parts(NamedTuple):
+    """What the fit of w needs of p₁ = softmax(z / T), p₂ = softmax(z) and p₃ = 1/K."""
+
+    products: Tensor  # (N, 2, 2) Σ_k p_ik p_jk of the first two
+    own: Tensor  # (N, 3)         the three probabilities of the label
 
 
-def weights_by_likelihood(scaled: Tensor, plain: Tensor, labels: Tensor) -> Tensor:
+def compare(scaled: Tensor, plain: Tensor, labels: Tensor) -> Parts:
+    """Return what the fit of w needs of the two probabilities (N, K)."""
+    both = torch.stack([scaled, plain], 1)
+    own = [at_labels(scaled, labels), at_labels(plain, labels), plain.new_full(labels.shape, 1 / plain.shape[1])]
+    return Parts(both @ both.mT, torch.stack(own, -1))
+
+
+def weights_by_error(parts: Parts) -> Tensor:
+    """Return w that minimises mean Σ_k (Σ_j w_j p_jk - y_k)²."""
+    gram = parts.own[0, 2].repeat(3, 3)
+    gram[:2, :2] = parts.products.mean(0)
+    return quadratic_on_simplex(gram, parts.own.mean(0))
+
+
+def weights_by_likelihood(parts: Parts) -> Tensor:
     """Return w that maximises mean ln a·w, where a are the three probabilities of the label, by Newton's method.
 
     Every step goes at most 0.99 of the way to the minimum of the quadratic model on the simplex, so a·w stays positive.
     With the gradient g, Σ_j w_j g_j = 1 and the maximum lies at most max_j g_j - 1 higher, which says when to stop.
     """
-    a = _at_labels(scaled, plain, labels)
+    a = parts.own
     w = torch.full((3,), 1 / 3, dtype=a.dtype, device=a.device)
     for _ in range(50):
         ratio = a / (a @ w).unsqueeze(1)
@@ -139,12 +160,3 @@ def _on_face(gram: Tensor, linear: Tensor, face: list[int]) -> Tensor:
     w = torch.zeros_like(linear)
     w[face] = solution[:-1].clamp_min(0)
     return w / w.sum()
-
-
-def _at_labels(scaled: Tensor, plain: Tensor, labels: Tensor) -> Tensor:
-    """Return the three probabilities (N, 3) of each input's label."""
-    return torch.stack([_at(p, labels) for p in (scaled, plain, torch.full_like(plain, 1 / plain.shape[1]))], -1)
-
-
-def _at(probs: Tensor, labels: Tensor) -> Tensor:
-    return probs.gather(1, labels.unsqueeze(1)).squeeze(1)

@@ -58,9 +58,10 @@ class SimplexTemperatureScaling(BranchCalibrator):
 
     def _fit(self, task: Task) -> None:
         if self.likelihood_head is not None:
-            logits = task.outputs.logits
+            logits = task.outputs.logits.detach()
             self.log_temperature.fill_(fit_log_temperature(logits, task.labels, half_an_error(*logits.shape)))
-            self.likelihood_head.fit(self._scaled(logits), task.labels, task.generator, task.progress)
+            temperature = self.log_temperature.exp()
+            self.likelihood_head.fit(logits, temperature, task.labels, task.generator, task.progress)
         if task.mixup is not None:
             self._fit_branch(task, task.mixup)
         elif self.likelihood_head is None:

@@ -3,14 +3,17 @@
 import math
 import warnings
 from collections.abc import Callable
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
+from simplexcal._chunks import in_chunks
 from simplexcal.calibrators.base import Calibrator, Task
 from simplexcal.records import Outputs, Prediction
 
 BOUND = 16.0  # |ln T| at most
+WIDTH = 16  # numbers for each logit: more than are held, since small float64 arrays need no new memory, which is slow
 
 
 class TemperatureScaling(Calibrator):
@@ -34,33 +37,56 @@ class TemperatureScaling(Calibrator):
 def fit_log_temperature(logits: Tensor, labels: Tensor, doubt: float = 0.0) -> float:
     """Return ln T that minimises the mean cross-entropy of softmax(z / T), in float64.
 
-    The loss is convex in u = 1/T, with d/du = mean(Σ_k z_k softmax(u z)_k - z_y), so bisecting the sign of this
-    derivative over ln u finds the one minimum. Warns where the data do not determine it.
+    The loss is convex in u = 1/T, with d/du = mean(Σ_k z_k softmax(u z)_k - z_y), and the one minimum is where this
+    changes sign. Warns where the data do not determine it.
 
     ``doubt`` is a prior: beside its label, each input counts as so many samples more, in equal parts of every class,
     which adds doubt · mean(Σ_k z_k softmax(u z)_k - mean_k z_k). Then T > 0 also where every label is predicted.
     """
-    logits = logits.double()
-    seen = logits.gather(1, labels.unsqueeze(1)).squeeze(1)
-    target = (seen + doubt * logits.mean(-1)) / (1 + doubt)
-    separable = bool((logits.argmax(-1) == labels).all())
 
     def slope(log_u: float) -> float:
-        probs = (logits * math.exp(log_u)).softmax(-1)
-        return ((probs * logits).sum(-1) - target).mean().item()
+        def of_rows(z: Tensor, y: Tensor) -> Tensor:
+            z = z - z.amax(-1, keepdim=True)  # so that large logits do not overflow
+            expected = (z * (z * math.exp(log_u)).softmax(-1)).sum(-1)
+            return expected - (at_labels(z, y) + doubt * z.mean(-1)) / (1 + doubt)
 
-    log_u = bisect(slope, -BOUND, BOUND)
+        return mean_of_rows(of_rows, logits, labels)
+
+    log_u, separable = root(slope, -BOUND, BOUND), bool((logits.argmax(-1) == labels).all())
     if separable or abs(log_u) > BOUND - 1e-3:
         warnings.warn(_undetermined(len(labels), separable, doubt), stacklevel=2)
     return -log_u
 
 
-def bisect(increasing: Callable[[float], float], low: float, high: float, steps: int = 60) -> float:
-    """Return where an increasing function changes sign; an end of the interval where it does not."""
-    for _ in range(steps):
+def mean_of_rows(function: Callable[[Tensor, Tensor], Tensor], logits: Tensor, labels: Tensor) -> float:
+    """Return the mean of a function (n,) of logits (n, K), in float64, and labels (n,), some rows at a time."""
+    width = WIDTH * logits.shape[1]
+    (values,) = in_chunks(lambda z, y: (function(z.double(), y),), logits.detach(), labels, width=width)
+    return values.mean().item()
+
+
+def at_labels(values: Tensor, labels: Tensor) -> Tensor:
+    """Return the value (N,) of each row's label."""
+    return values.gather(1, labels.unsqueeze(1)).squeeze(1)
+
+
+def root(increasing: Callable[[float], float], low: float, high: float) -> float:
+    """Return where an increasing function changes sign, by Ridders' method; an end of the interval where it does not.
+
+    Every round halves the interval at least and, in the end, squares the error (Ridders 1979).
+    """
+    at_low, at_high, last = increasing(low), increasing(high), math.inf
+    if not at_low < 0 < at_high:
+        return low if at_low >= 0 else high
+    while True:
         middle = (low + high) / 2
-        low, high = (low, middle) if increasing(middle) > 0 else (middle, high)
-    return (low + high) / 2
+        at_middle = increasing(middle)
+        new = middle - (middle - low) * at_middle / math.sqrt(at_middle**2 - at_low * at_high)
+        at_new = increasing(new)
+        if at_new == 0 or abs(new - last) < 1e-12:  # the next would differ by about the square of that
+            return new
+        last, points = new, sorted([(low, at_low), (middle, at_middle), (new, at_new), (high, at_high)])
+        (low, at_low), (high, at_high) = next(pair for pair in pairwise(points) if pair[0][1] < 0 <= pair[1][1])
 
 
 def _undetermined(n: int, separable: bool, doubt: float) -> str:

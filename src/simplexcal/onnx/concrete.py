@@ -2,8 +2,8 @@
 
 The mathematics and the matrices are those of ``_potential`` and ``_kernel``; tests compare the two. ``Concrete`` itself
 cannot be traced: it cuts its rows into chunks, which would fix the size of the batch. And a runtime pays for every node
-of a graph, so here the lattice is written and read in one operation each, and the dependence on ρ is interpolated
-between T Chebyshev points by the barycentric formula: the same polynomial as the series of T terms.
+of a graph, so here the polynomials of the classes are kept for their second use, and the dependence on ρ is
+interpolated between T Chebyshev points by the barycentric formula: the same polynomial as the series of T terms.
 """
 
 import math
@@ -14,8 +14,8 @@ import torch
 from numpy.polynomial.chebyshev import chebpts1, chebvander
 from torch import Tensor, nn
 
-from simplexcal._kernel import HALF_WIDTH, kernel_for
-from simplexcal._noise import LAST_RATIO, SPACING, Array
+from simplexcal._kernel import BEND, FADING, TOP, kernel_for
+from simplexcal._noise import LAST_RATIO
 from simplexcal.concrete import EULER_GAMMA
 
 
@@ -25,13 +25,6 @@ class Moments(NamedTuple):
     mean: Tensor
     expected_entropy: Tensor
     entropy: Tensor
-
-
-class Places(NamedTuple):
-    """Where the classes lie on the lattice: at P points each, numbered (N, P·K), with weights (N, P, K)."""
-
-    points: Tensor
-    weights: Tensor
 
 
 class ExportableConcrete(nn.Module):
@@ -44,11 +37,11 @@ class ExportableConcrete(nn.Module):
     alternating: Tensor  # (T,)  and their barycentric weights
     derivative: Tensor  # (T, T) from values at the points to derivatives there
     nodes: Tensor  # (T·R, Q)    e^-z ψ_r(ρ, z) at the points
-    spread: Tensor  # (B, R)
-    read: Tensor  # (R, B)
+    collect: Tensor  # (P, R)
+    share: Tensor  # (R, P)
     unit_step: Tensor  # (Q,)
-    offsets: Tensor  # (P, 1)
-    polynomials: Tensor  # (P, P, 1)
+    fading: Tensor
+    stretch: Tensor
     gamma: Tensor
     constant: Tensor
     eps: Tensor
@@ -60,25 +53,24 @@ class ExportableConcrete(nn.Module):
         self.n_classes, self.spacing, self.resolution = k, kernel.spacing, kernel.resolution
         points = chebpts1(kernel.resolution.terms)
         values = chebvander(points, len(points) - 1)  # of the Chebyshev polynomials, at the points
-        lattice = {
+        double = {
             "ratios": (points + 1) * (LAST_RATIO / 2),
             "alternating": (-1.0) ** np.arange(len(points)) * np.sqrt(1 - points**2),
             "derivative": values @ kernel.derivative.numpy() @ np.linalg.inv(values),
             "nodes": (values @ kernel.nodes.numpy().reshape(len(points), -1)).reshape(kernel.nodes.shape),
-            "spread": kernel.spread.numpy(),
-            "read": kernel.read.numpy(),
+            "collect": np.pad(kernel.collect.numpy(), ((0, 1), (0, 0))),
+            "share": kernel.share.numpy(),
             "unit_step": kernel.unit_step.numpy(),
             "tiny": np.array(1e-300),
         }
         own = {
-            "polynomials": cardinal_polynomials(kernel.resolution.order),
+            "fading": np.array(FADING),
+            "stretch": np.array(kernel.resolution.stretch),
             "gamma": np.array(EULER_GAMMA),
             "constant": np.array(k * math.fsum(1 / i for i in range(1, k)) - math.lgamma(k)),
             "eps": np.array(torch.finfo(dtype).eps),
         }
-        offsets = torch.arange(kernel.resolution.order).unsqueeze(1) + HALF_WIDTH + 1
-        self.register_buffer("offsets", offsets)
-        for name, array in {**lattice, **own}.items():
+        for name, array in {**double, **own}.items():
             self.register_buffer(name, torch.from_numpy(array).to(dtype if name in own else torch.float64))
 
     def forward(self, logits: Tensor, temperature: Tensor) -> Moments:
@@ -95,16 +87,27 @@ class ExportableConcrete(nn.Module):
         return Moments(mean, expected_entropy, entropy)
 
     def _potential(self, a: Tensor, ratio: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return m (N,), ∂m/∂a (N, K) and ∂m/∂ρ (N,); the lattice is float64, as it is in ``_potential``."""
-        height, places = a.exp(), self._place(a)
-        sums, shares = self._spread(height, places), self._shares(ratio)
+        """Return m (N,), ∂m/∂a (N, K) and ∂m/∂ρ (N,); all products of matrices are float64, as in ``_potential``."""
+        near = a.clamp_min(-self.resolution.depth)
+        weight, polynomials = torch.exp(a - self.fading * near), self._polynomials(near)
+        sums = (weight.unsqueeze(1) * polynomials).sum(-1).double() @ self.collect
+        shares = self._shares(ratio)
         cdf = torch.exp(-((shares.unsqueeze(-1) * sums.unsqueeze(1)).flatten(1) @ self.nodes))
         adjoint = (cdf @ self.nodes.T).unflatten(1, (shares.shape[1], sums.shape[1]))
-        mass = height * self._read((shares.unsqueeze(1) @ adjoint).squeeze(1), places)
+        coefficients = ((shares.unsqueeze(1) @ adjoint).squeeze(1) @ self.share).to(a.dtype)
+        mass = weight * (coefficients.unsqueeze(-1) * polynomials).sum(1)
         slopes = ((shares @ self.derivative).unsqueeze(1) @ adjoint).squeeze(1)
         m = (self.unit_step - cdf).sum(-1) * self.spacing
         slope = (slopes * sums).sum(-1) * self.spacing
         return m.to(a.dtype), mass / mass.sum(-1, keepdim=True), slope.to(a.dtype)
+
+    def _polynomials(self, a: Tensor) -> Tensor:
+        """Return s_p(u(a)), (N, P, K)."""
+        u = (a / (BEND - a) * self.stretch + TOP).unsqueeze(1)
+        twice, s = u + u, [torch.ones_like(u), u]
+        for p in range(2, len(self.collect)):
+            s.append(s[-2] + twice * s[-1] if p % 2 else s[-2] - twice * s[-1])
+        return torch.cat(s, 1)
 
     def _shares(self, ratio: Tensor) -> Tensor:
         """Return what each point contributes to the interpolated value at ρ, (N, T); at a point itself, it alone."""
@@ -112,34 +115,8 @@ class ExportableConcrete(nn.Module):
         shares = self.alternating / torch.where(gap == 0, self.tiny, gap)
         return shares / shares.sum(-1, keepdim=True)
 
-    def _place(self, a: Tensor) -> Places:
-        position = (a * (-1 / SPACING)).clamp_max(self.resolution.n_steps)
-        index = position.long().clamp(0, self.resolution.n_steps)  # in range also for NaN
-        x, weights = (position - index).unsqueeze(1), self.polynomials[0]
-        for coefficients in self.polynomials[1:]:
-            weights = weights * x + coefficients
-        return Places((index.unsqueeze(1) + self.offsets).flatten(1), weights)
-
-    def _spread(self, height: Tensor, places: Places) -> Tensor:
-        lattice = self.spread.new_zeros(height.shape[0], self.spread.shape[0])
-        parts = (height.unsqueeze(1) * places.weights).flatten(1).to(lattice.dtype)
-        return lattice.scatter_add(1, places.points, parts) @ self.spread
-
-    def _read(self, sums: Tensor, places: Places) -> Tensor:
-        values = (sums @ self.read).to(places.weights.dtype).gather(1, places.points)
-        parts: Tensor = values.unflatten(1, places.weights.shape[1:]) * places.weights
-        return parts.sum(1)
-
     def _keep_order(self, probs: Tensor, logits: Tensor) -> Tensor:
         """Give the largest logit the strictly largest entry, and tied logits equal ones."""
         best = probs.gather(-1, logits.argmax(-1, keepdim=True))
         below = torch.minimum(probs, best - best * self.eps)  # a factor of 1 - ε would be taken for 1, and left out
         return torch.where(logits == logits.amax(-1, keepdim=True), best, below)
-
-
-def cardinal_polynomials(order: int) -> Array:
-    """Return the Lagrange polynomials of the nodes 1 - order/2 … order/2, (P, P, 1): the highest powers come first."""
-    nodes = np.arange(1 - order // 2, 1 + order // 2)
-    others = [nodes[nodes != node] for node in nodes]
-    rows = [np.poly(rest) / np.prod(node - rest) for node, rest in zip(nodes, others, strict=True)]
-    return np.ascontiguousarray(np.stack(rows, 1)[..., None], np.float64)

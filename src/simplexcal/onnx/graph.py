@@ -105,7 +105,8 @@ class Graph(nn.Module):
 
     def forward(self, inputs: list[Tensor]) -> tuple[Tensor, ...]:
         """Return the outputs that there are, in the order of OUTPUTS."""
-        prediction: Prediction = self.method(self.source(inputs))
+        predict = self.method._predict if isinstance(self.method, Calibrator) else self.method  # without chunks of rows
+        prediction: Prediction = predict(self.source(inputs))
         return tuple(x for name in OUTPUTS if (x := getattr(prediction, name)) is not None)
 
 
