@@ -49,8 +49,12 @@ def summary(rows: dict[str, Group]) -> str:
 
 def _line(row: str, group: Group, methods: list[str], key: str, factor: float, digits: int) -> list[str]:
     found = {m: number(group[m], "metrics", key, factor=factor) for m in methods if m in group}
-    bold = best(found)
-    return [ROWS[row].title, *(shown(found[m], digits, m in bold) if m in found else "" for m in methods)]
+    bold, most = best(found), max(len(group[m]) for m in found)
+    cells = {
+        m: shown(found[m], digits, m in bold) + (f" (of {len(group[m])})" if len(group[m]) < most else "")
+        for m in found
+    }
+    return [ROWS[row].title, *(cells.get(m, "") for m in methods)]
 
 
 def _best_likelihoods(rows: dict[str, Group]) -> str:
@@ -133,13 +137,10 @@ def _within_floor(group: Group) -> str:
 
 def _likelihood(group: Group) -> str:
     """Compare the default's likelihood with each rival's, network by network."""
-    parts = []
-    for m in ORDER[:-1]:
-        if m in group and len(group[m]) == len(group["sts"]):
-            gaps = [
-                a - b
-                for a, b in zip(values(group["sts"], "metrics", "nll"), values(group[m], "metrics", "nll"), strict=True)
-            ]
+    ours, parts = {r["seed"]: r["metrics"]["nll"] for r in group["sts"]}, []
+    for m in (m for m in ORDER[:-1] if m in group):
+        gaps = [ours[r["seed"]] - r["metrics"]["nll"] for r in group[m] if r["seed"] in ours]
+        if gaps:
             parts.append(f"{TITLES[m]} {statistics.mean(gaps):+.4f} ({sum(g < 0 for g in gaps)} of {len(gaps)})")
     return f"NLL of the default less that of each other, and for how many networks it is lower: {', '.join(parts)}."
 

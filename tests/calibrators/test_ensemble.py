@@ -9,11 +9,11 @@ from hypothesis.strategies import integers, sampled_from
 from scipy.optimize import minimize
 from torch import Generator, Tensor
 
+from simplexcal.calibrators._search import minimise_on_grid
 from simplexcal.calibrators.ensemble import (
     EnsembleTemperatureScaling,
     compare,
     fit_log_temperature_by_error,
-    minimise_on_grid,
     quadratic_on_simplex,
     weights_by_error,
     weights_by_likelihood,

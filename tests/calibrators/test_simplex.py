@@ -1,14 +1,18 @@
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis.strategies import floats, integers, sampled_from
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
 from simplexcal import Concrete, FeatureMixup, Outputs, SimplexTemperatureScaling, TemperatureScaling
 from simplexcal.calibrators import _branch, _head
 from simplexcal.calibrators._branch import Branch, Pool, negative_log_density
-from simplexcal.calibrators._head import Head, half_an_error, statistics
+from simplexcal.calibrators._head import Head, half_an_error, led, statistics
+from simplexcal.calibrators._search import golden_section
 from simplexcal.calibrators.base import Task
 from simplexcal.calibrators.temperature import fit_log_temperature
 from simplexcal.metrics import ece
@@ -188,6 +192,64 @@ def test_an_underconfident_network_is_sharpened() -> None:
     sts = SimplexTemperatureScaling().fit(outputs, labels, generator=torch.Generator().manual_seed(0))
     assert sts(outputs).confidence.mean() > outputs.logits.softmax(-1).amax(-1).mean() + 0.1
     assert nll(sts(outputs).probs, labels) < nll(outputs.logits.softmax(-1), labels)
+
+
+def test_the_lead_by_hand() -> None:
+    z, double = torch.tensor([[3.0, 1.0, 0.0]]), torch.tensor([2.0]).log()
+    torch.testing.assert_close(led(z, double), torch.tensor([[5.0, 1.0, 0.0]]))
+    torch.testing.assert_close(led(z, -double), torch.tensor([[2.0, 1.0, 0.0]]))
+    assert torch.equal(led(z, torch.zeros(1)), z)
+    tied = torch.tensor([[1.0, 4.0, 4.0]])
+    assert torch.equal(led(tied, double), tied)
+    torch.testing.assert_close(
+        led(z.expand(2, 5, 3), double.expand(2, 5)), torch.tensor([5.0, 1.0, 0.0]).expand(2, 5, 3)
+    )
+
+
+@given(seed=integers(0, 2**31), k=integers(2, 12), scale=sampled_from([1e-6, 1.0, 1e4]), eta=floats(-7, 7))
+def test_no_lead_changes_the_prediction_or_the_other_classes(seed: int, k: int, scale: float, eta: float) -> None:
+    z = 5 + scale * torch.randn(20, k, generator=torch.Generator().manual_seed(seed))  # small leads beside large logits
+    moved, label = led(z, torch.full((20,), eta)), z.argmax(-1, keepdim=True)
+    assert torch.equal(moved.gather(1, label), moved.amax(-1, keepdim=True))
+    assert torch.equal(moved.scatter(1, label, 0.0), z.scatter(1, label, 0.0))
+
+
+def test_a_confidence_that_is_wrong_by_itself_is_put_right() -> None:
+    # the lead is overstated, all else is right: no temperature can mend the one without spoiling the other
+    g = torch.Generator().manual_seed(0)
+    truth = 2 * torch.randn(8000, 6, generator=g)
+    labels = torch.multinomial(truth.softmax(-1), 1, generator=g).squeeze(1)
+    outputs = Outputs(led(truth, torch.full((8000,), 0.7)))
+    fit, test = slice(0, 4000), slice(4000, None)
+    sts = SimplexTemperatureScaling().fit(outputs[fit], labels[fit], generator=torch.Generator().manual_seed(0))
+    ts = TemperatureScaling().fit(outputs[fit], labels[fit])
+    best, ours, theirs = (
+        nll(p, labels[test]) for p in (truth[test].softmax(-1), sts(outputs[test]).probs, ts(outputs[test]).probs)
+    )
+    assert theirs - best > 0.02
+    assert ours - best < 0.2 * (theirs - best)
+    prediction = sts(outputs[test])
+    gap = prediction.confidence.mean() - (prediction.label == labels[test]).float().mean()
+    assert gap.abs() < 4 * 0.5 / 4000**0.5  # four standard errors, at most
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_lead_is_the_most_likely_one_on_unseen_folds(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, outputs, labels = synthetic(300, 3)
+    seen: dict[float, float] = {}
+
+    def on_a_grid(function: Callable[[float], float], low: float, high: float, steps: int) -> float:
+        seen.update({low + i * (high - low) / 80: 0.0 for i in range(81)})
+        seen.update({lead: function(lead) for lead in seen})
+        found = golden_section(function, low, high, steps)
+        assert function(found) <= min(seen.values()) + 1e-9
+        return found
+
+    monkeypatch.setattr(_head, "golden_section", on_a_grid)
+    sts = SimplexTemperatureScaling().fit(Outputs(outputs.logits), labels, generator=torch.Generator().manual_seed(0))
+    assert len(seen) == 81
+    assert sts.likelihood_head is not None
+    assert -2 < float(sts.likelihood_head.lead) < 2
 
 
 def test_an_untrusted_head_is_temperature_scaling() -> None:

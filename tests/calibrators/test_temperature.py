@@ -8,7 +8,8 @@ from hypothesis.strategies import floats, integers
 from scipy.optimize import minimize_scalar
 from torch import Generator, Tensor
 
-from simplexcal.calibrators.temperature import TemperatureScaling, fit_log_temperature, root
+from simplexcal.calibrators._search import root
+from simplexcal.calibrators.temperature import TemperatureScaling, fit_log_temperature
 from simplexcal.records import Outputs
 
 DOUBLE = torch.float64

@@ -1,17 +1,19 @@
-"""The head of Simplex Temperature Scaling: logit statistics → τ(x) and λ(x), trained by the exact likelihood.
+"""The head of Simplex Temperature Scaling: logit statistics → τ(x), λ(x) and η(x), trained by the exact likelihood.
 
-p(y | x) = E[π_y] for π ~ Concrete(z / τ(x), λ(x)), where z are the logits after temperature scaling. Dividing by τ
-keeps the argmax and can sharpen; λ can only soften. The statistics are those of z too, so the result does not depend
-on the scale of the network's logits.
+p(y | x) = E[π_y] for π ~ Concrete(z′ / τ(x), λ(x)), where z are the logits after temperature scaling, and z′ is z with
+the predicted class's lead over the next multiplied by e^η(x). All three keep the argmax. Dividing by τ can sharpen, λ
+can only soften, and η moves the confidence without moving the other classes against each other. The statistics are
+those of z too, so the result does not depend on the scale of the network's logits.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn.functional import one_hot
 
 from simplexcal._chunks import in_chunks
+from simplexcal.calibrators._search import golden_section
 from simplexcal.calibrators._training import draw_uniform, home, minimise
 from simplexcal.concrete import Concrete
 
@@ -20,24 +22,28 @@ MOST_CLASSES = 100  # with so many classes at most, and
 PER_CLASS = 100  # so many samples a class at least, the predicted class is an input too
 N_FOLDS, N_HIDDEN = 3, 16
 BATCH, N_STEPS, LEARNING_RATE, WEIGHT_DECAY = 400, 250, 1e-2, 1e-3
-START = (0.0, -1.0)  # ln τ and ln λ before training
-PLAIN = (0.0, -6.0)  # ln τ and ln λ of temperature scaling: λ = e^-6 is as good as 0
+START = (0.0, -1.0, 0.0)  # ln τ, ln λ and η before training
+PLAIN = (0.0, -6.0, 0.0)  # ln τ, ln λ and η of temperature scaling: λ = e^-6 is as good as 0
 TRUSTS = (0.0, 0.25, 0.5, 0.75, 1.0)
+MOST_LEAD = 2.0  # that is added to η
 
 
 class Head(nn.Module):
-    """Small networks, one for each fold of the data; the average of their (ln τ, ln λ) is trusted so far as it proved.
+    """Small networks, one for each fold of the data; the average of their (ln τ, ln λ, η) is trusted as far as proved.
 
     Each network learns from all folds but its own. On its own fold it shows what it is worth: the trust, from 0
     (temperature scaling) to 1, is the one whose gain in likelihood there, with ``half_an_error`` as a prior, is the
-    largest, less one standard error. So few data hardly make matters worse.
+    largest, less one standard error. So few data hardly make matters worse. Last, a constant ``lead`` is added to η,
+    the most likely one on the same folds: networks are surer of what they have learned from than of anything else.
     """
 
     shift: Tensor
     scale: Tensor
     by_class: Tensor
     trust: Tensor
+    lead: Tensor
     start: Tensor
+    plain: Tensor
 
     def __init__(self, n_classes: int) -> None:
         super().__init__()
@@ -47,15 +53,17 @@ class Head(nn.Module):
         self.register_buffer("scale", torch.ones(n_statistics))
         self.register_buffer("by_class", torch.zeros(()))  # 1 where the predicted class is an input
         self.register_buffer("trust", torch.zeros(()))
+        self.register_buffer("lead", torch.zeros(()))
         self.register_buffer("start", torch.tensor(START), persistent=False)
+        self.register_buffer("plain", torch.tensor(PLAIN), persistent=False)
         self.inner = nn.Parameter(torch.zeros(N_FOLDS, n_inputs, N_HIDDEN))
         self.inner_bias = nn.Parameter(torch.zeros(N_FOLDS, 1, N_HIDDEN))
-        self.outer = nn.Parameter(torch.zeros(N_FOLDS, N_HIDDEN, 2))
-        self.outer_bias = nn.Parameter(torch.zeros(N_FOLDS, 1, 2))
+        self.outer = nn.Parameter(torch.zeros(N_FOLDS, N_HIDDEN, len(START)))
+        self.outer_bias = nn.Parameter(torch.zeros(N_FOLDS, 1, len(START)))
 
     def forward(self, logits: Tensor) -> Concrete:
-        """Return Concrete(z / τ, λ) for logits z (N, K)."""
-        return self._trusting(logits, self._learned(self._inputs(logits)).mean(0), float(self.trust))
+        """Return Concrete(z′ / τ, λ) for logits z (N, K)."""
+        return concrete(logits, self._trusted(self._learned(self._inputs(logits)).mean(0), self.trust, self.lead))
 
     def fit(
         self, logits: Tensor, temperature: Tensor, labels: Tensor, generator: Generator | None, progress: bool
@@ -78,27 +86,34 @@ class Head(nn.Module):
         stream = ((rows,) for rows in _batches(order % N_FOLDS, generator))
 
         def loss(rows: Tensor) -> Tensor:
-            return -_concrete(scaled(logits[rows]), self._learned(inputs[rows])).log_likelihood(labels[rows]).mean()
+            return -concrete(scaled(logits[rows]), self._learned(inputs[rows])).log_likelihood(labels[rows]).mean()
 
         minimise(loss, self.parameters(), N_STEPS, LEARNING_RATE, WEIGHT_DECAY, progress, anneal=True, stream=stream)
-
-        def scores(rows: Tensor, learned: Tensor, labels: Tensor, turn: Tensor) -> tuple[Tensor]:
-            return (self._scores(scaled(rows), learned, labels, turn, half_an_error(*logits.shape)),)
-
         with torch.no_grad():
             unseen = self._learned(inputs)[order % N_FOLDS, torch.arange(len(order), device=order.device)]
-            (found,) = in_chunks(scores, logits, unseen, labels, order // N_FOLDS, width=k)
-        self.trust.fill_(TRUSTS[_surest_gain(found.T)])
+            self._prove(logits, scaled, unseen, labels, order // N_FOLDS)
 
-    def _scores(self, logits: Tensor, learned: Tensor, labels: Tensor, turn: Tensor, doubt: float) -> Tensor:
-        """Return the log-likelihood (n, T) of each input for every trust.
+    def _prove(
+        self, logits: Tensor, scaled: Callable[[Tensor], Tensor], unseen: Tensor, labels: Tensor, turn: Tensor
+    ) -> None:
+        """Set trust and lead by the likelihood of what each network says about its own fold."""
+        doubt = half_an_error(*logits.shape)
 
-        Beside its label an input has another, at the weight ``doubt``: the class that is ``turn`` classes after the
-        predicted one, in a circle. So all classes have the same share in a fold, and half an error is exact.
-        """
-        doubted = (logits.argmax(-1) + turn) % logits.shape[1]
-        trusting = (self._trusting(logits, learned, trust) for trust in TRUSTS)
-        return torch.stack([d.log_likelihood(labels) + doubt * d.log_likelihood(doubted) for d in trusting], -1)
+        def score(trust: float, lead: float) -> Tensor:
+            def of_rows(rows: Tensor, parameters: Tensor, labels: Tensor, turn: Tensor) -> tuple[Tensor]:
+                return (_doubted(concrete(scaled(rows), parameters), scaled(rows), labels, turn, doubt),)
+
+            parameters = self._trusted(unseen, trust, lead)
+            return in_chunks(of_rows, logits, parameters, labels, turn, width=logits.shape[1])[0]
+
+        trust = TRUSTS[_surest_gain(torch.stack([score(trust, 0.0) for trust in TRUSTS]))]
+        self.trust.fill_(trust)
+        self.lead.fill_(golden_section(lambda lead: -score(trust, lead).mean().item(), -MOST_LEAD, MOST_LEAD, 20))
+
+    def _trusted(self, learned: Tensor, trust: Tensor | float, lead: Tensor | float) -> Tensor:
+        """Return (ln τ, ln λ, η) on the way from temperature scaling to what was learned, and the lead added to η."""
+        *others, eta = (self.plain + trust * (learned - self.plain)).unbind(-1)
+        return torch.stack([*others, eta + lead], -1)
 
     def _inputs(self, logits: Tensor) -> Tensor:
         inputs = (statistics(logits.to(self.inner.dtype)) - self.shift) / self.scale
@@ -107,14 +122,10 @@ class Head(nn.Module):
         return torch.cat([inputs, self.by_class * one_hot(logits.argmax(-1), logits.shape[1])], -1)
 
     def _learned(self, inputs: Tensor) -> Tensor:
-        """Return (ln τ, ln λ) of every network, (F, n, 2), for inputs (n, I), or for each network's own (F, n, I)."""
+        """Return (ln τ, ln λ, η) of every network, (F, n, 3), for inputs (n, I), or for each one's own (F, n, I)."""
         inputs = inputs.expand(N_FOLDS, *inputs.shape[-2:])
         hidden = torch.tanh(torch.baddbmm(self.inner_bias, inputs, self.inner))
         return torch.baddbmm(self.outer_bias, hidden, self.outer) + self.start
-
-    def _trusting(self, logits: Tensor, learned: Tensor, trust: float) -> Concrete:
-        plain = learned.new_tensor(PLAIN)
-        return _concrete(logits, plain + trust * (learned - plain))
 
 
 def half_an_error(n: int, n_classes: int) -> float:
@@ -138,9 +149,29 @@ def statistics(logits: Tensor) -> Tensor:
     return torch.cat([largest[:, :1] - largest[:, 1:], torch.stack([doubt, entropy, to_mean], -1)], -1)
 
 
-def _concrete(logits: Tensor, logarithms: Tensor) -> Concrete:
-    tau, temperature = logarithms.to(logits.dtype).clamp(-7, 7).exp().unbind(-1)
-    return Concrete(logits / tau.unsqueeze(-1), temperature, validate_args=False)
+def concrete(logits: Tensor, parameters: Tensor) -> Concrete:
+    """Return Concrete(z′ / τ, λ) for logits z (..., K) and (ln τ, ln λ, η), (..., 3)."""
+    log_tau, log_temperature, eta = parameters.to(logits.dtype).clamp(-7, 7).unbind(-1)
+    scaled = led(logits, eta) / log_tau.exp().unsqueeze(-1)
+    return Concrete(scaled, log_temperature.exp(), validate_args=False)
+
+
+def led(logits: Tensor, eta: Tensor) -> Tensor:
+    """Return the logits (..., K) with the largest one's lead over the next multiplied by e^η; where η = 0, the same."""
+    values, classes = logits.topk(2, -1)
+    first, second = values.split(1, -1)
+    moved = torch.maximum(first + (first - second) * torch.expm1(eta).unsqueeze(-1), second)
+    return logits.scatter(-1, classes[..., :1], moved)
+
+
+def _doubted(law: Concrete, logits: Tensor, labels: Tensor, turn: Tensor, doubt: float) -> Tensor:
+    """Return the log-likelihood (n,) of the labels and, at the weight ``doubt``, of others.
+
+    An input's other label is the class that is ``turn`` classes after the predicted one, in a circle. So all classes
+    have the same share in a fold, and half an error is exact.
+    """
+    others = (logits.argmax(-1) + turn) % logits.shape[-1]
+    return law.log_likelihood(labels) + doubt * law.log_likelihood(others)
 
 
 def _surest_gain(scores: Tensor) -> int:

@@ -2,7 +2,6 @@
 
 import math
 import warnings
-from collections.abc import Callable
 from itertools import combinations
 from typing import NamedTuple
 
@@ -10,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from simplexcal._chunks import in_chunks
+from simplexcal.calibrators._search import minimise_on_grid
 from simplexcal.calibrators.base import Calibrator, Task
 from simplexcal.calibrators.temperature import WIDTH, at_labels, fit_log_temperature, mean_of_rows
 from simplexcal.records import Outputs, Prediction
 
 LOW, HIGH = math.log(0.05), math.log(5)  # ln T when it is fitted by the squared error
-GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 class EnsembleTemperatureScaling(Calibrator):
@@ -78,29 +77,6 @@ def fit_log_temperature_by_error(logits: Tensor, labels: Tensor) -> float:
         found = f"The squared error is smallest at the bound T = {math.exp(log_t):.3g} of [0.05, 5]. "
         warnings.warn(found + 'Use loss="nll", which has no such bound, or more held-out inputs.', stacklevel=2)
     return log_t
-
-
-def minimise_on_grid(function: Callable[[float], float], low: float, high: float, n_points: int = 47) -> float:
-    """Return the minimum of a function: the best of equally spaced points, refined between its neighbours."""
-    grid = torch.linspace(low, high, n_points, dtype=torch.float64).tolist()
-    best = min(range(n_points), key=lambda i: function(grid[i]))
-    return golden_section(function, grid[max(best - 1, 0)], grid[min(best + 1, n_points - 1)])
-
-
-def golden_section(function: Callable[[float], float], low: float, high: float, steps: int = 40) -> float:
-    """Return the minimum of a function with one valley (Kiefer 1953)."""
-    left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
-    at_left, at_right = function(left), function(right)
-    for _ in range(steps):
-        if at_left <= at_right:
-            high, right, at_right = right, left, at_left
-            left = high - GOLDEN * (high - low)
-            at_left = function(left)
-        else:
-            low, left, at_left = left, right, at_right
-            right = low + GOLDEN * (high - low)
-            at_right = function(right)
-    return (low + high) / 2
 
 
 class Parts(NamedTuple):

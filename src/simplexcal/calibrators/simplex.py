@@ -18,10 +18,10 @@ from simplexcal.records import Outputs, Prediction
 class SimplexTemperatureScaling(BranchCalibrator):
     """Logits become the location of a Concrete distribution, whose temperature λ(x) is learned (Esaki et al. 2024).
 
-    Two sources of λ, for two questions. How probable is each class? A head on logit statistics gives τ(x) and λ(x),
-    trained by the exact likelihood E[π_y] of the real labels. How uncertain is the input? A branch on the features
-    gives λ(x), trained on Multi-Mixup samples; Concrete(logits, λ) then gives both uncertainties. Without ``mixup`` in
-    ``fit`` there is no branch, and the head answers both.
+    Two sources of λ, for two questions. How probable is each class? A head on logit statistics gives τ(x), λ(x) and how
+    far the predicted class leads, trained by the exact likelihood E[π_y] of the real labels. How uncertain is the
+    input? A branch on the features gives λ(x), trained on Multi-Mixup samples; Concrete(logits, λ) then gives both
+    uncertainties. Without ``mixup`` in ``fit`` there is no branch, and the head answers both.
 
     ``head=False`` is the paper's method: the branch answers both questions. See ``paper``.
     """

@@ -3,12 +3,12 @@
 import math
 import warnings
 from collections.abc import Callable
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
 from simplexcal._chunks import in_chunks
+from simplexcal.calibrators._search import root
 from simplexcal.calibrators.base import Calibrator, Task
 from simplexcal.records import Outputs, Prediction
 
@@ -68,25 +68,6 @@ def mean_of_rows(function: Callable[[Tensor, Tensor], Tensor], logits: Tensor, l
 def at_labels(values: Tensor, labels: Tensor) -> Tensor:
     """Return the value (N,) of each row's label."""
     return values.gather(1, labels.unsqueeze(1)).squeeze(1)
-
-
-def root(increasing: Callable[[float], float], low: float, high: float) -> float:
-    """Return where an increasing function changes sign, by Ridders' method; an end of the interval where it does not.
-
-    Every round halves the interval at least and, in the end, squares the error (Ridders 1979).
-    """
-    at_low, at_high, last = increasing(low), increasing(high), math.inf
-    if not at_low < 0 < at_high:
-        return low if at_low >= 0 else high
-    while True:
-        middle = (low + high) / 2
-        at_middle = increasing(middle)
-        new = middle - (middle - low) * at_middle / math.sqrt(at_middle**2 - at_low * at_high)
-        at_new = increasing(new)
-        if at_new == 0 or abs(new - last) < 1e-12:  # the next would differ by about the square of that
-            return new
-        last, points = new, sorted([(low, at_low), (middle, at_middle), (new, at_new), (high, at_high)])
-        (low, at_low), (high, at_high) = next(pair for pair in pairwise(points) if pair[0][1] < 0 <= pair[1][1])
 
 
 def _undetermined(n: int, separable: bool, doubt: float) -> str:

@@ -74,8 +74,6 @@ class Simplex(nn.Module):
         super().__init__()
         self.calibrator = copy.deepcopy(calibrator)
         _make_number(self.calibrator, "beta")
-        if self.calibrator.likelihood_head is not None:
-            _make_number(self.calibrator.likelihood_head, "trust")
         moments = ExportableConcrete(cast(int, calibrator.n_classes), dtype)
         self.moments = moments.to(calibrator.log_temperature.device)
 
