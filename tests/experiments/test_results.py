@@ -166,7 +166,10 @@ def test_the_page_has_every_study_that_has_records(results: Path) -> None:
         write(results, record("fresh", row, seed, "sts-fresh", 0.01, 0.2))
         write(results, record("steps", row, seed, "sts-steps-1000", 0.01, 0.2))
         write(results, record("ood", row, seed, "sts-paper", 0.01, 0.2, stranger="svhn", ood=SCORES))
+    assert "earlier version" not in render.render(results)
+    write(results, record("ood", row, 1, "sts-paper", 0.01, 0.3, stranger="svhn", ood=SCORES))
     page = render.render(results)
+    assert "- STS, paper on CIFAR-10, ResNet-18 in Appendix F was fitted by an earlier version than in Table 1." in page
     assert "| CIFAR-10, ResNet-18 | 2 | 60.00 ± 0.00 | 67.49 ± 3.84 | 80.00 ± 0.00 | 0.3 |" in page
     assert "| 0.6 | 1.00 ± 0.00 |" in page
     assert "| 0.7 | diverged |" in page
