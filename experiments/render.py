@@ -32,8 +32,9 @@ within the best one's standard deviation of it, in each column by itself. ECE ha
 what a perfectly calibrated model with the same confidences would score, the mean and the value exceeded in 5 % of
 trials. "STS, paper" is the paper's method: 19 values of β, InputMixup with R = S = 10, 25 000 steps, the β with the
 smallest validation ECE. "STS, default" is what `calibrate` does. A few variants of the default's head were compared on
-test images earlier, with another LeNet-5 and a ResNet-18, so that its lines may be somewhat flattering. "fit" and
-"predict" are seconds, the latter for the test half, after the network.
+test images earlier, with another LeNet-5 and a ResNet-18, so that its lines may be somewhat flattering; its third
+output, the lead, was chosen on the validation halves alone. "fit" and "predict" are seconds, the latter for the test
+half, after the network.
 {preserved}
 """
 DEVIATIONS = """### Where this differs from the paper
