@@ -70,13 +70,13 @@ def mean(logits: Tensor, temperature: Tensor) -> Tensor:
 
 
 def log_mean_at(logits: Tensor, temperature: Tensor, labels: Tensor) -> Tensor:
-    """Return ln ∂m/∂a_y for one class y a row: in log space, and without reading the other classes."""
+    """Return ln ∂m/∂a_y (N, M) for M classes y of each row, ``labels``: in log space, without reading the others."""
     kernel = kernel_for(logits)
     at = _integrand(kernel, logits, temperature)
-    gap = gaps(logits, temperature).gather(1, labels.unsqueeze(1))
+    gap = gaps(logits, temperature).gather(1, labels)
     near = gap.clamp_min(-kernel.resolution.depth)  # at most e^depth times too large, so that it cannot underflow
     log_mass = _read(kernel, at, place(near, kernel.resolution)).log() + (gap - near)
-    return log_mass.squeeze(1) + math.log(kernel.spacing)
+    return log_mass + math.log(kernel.spacing)
 
 
 def potential(logits: Tensor, temperature: Tensor) -> Potential:

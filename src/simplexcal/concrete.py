@@ -68,7 +68,7 @@ class Concrete(Distribution):
 
     def log_likelihood(self, labels: Tensor) -> Tensor:
         """Return ln E[π_y] for one class y a distribution: the exact predictive likelihood, safe from underflow."""
-        rows = labels.expand(self.batch_shape).reshape(-1)
+        rows = labels.expand(self.batch_shape).reshape(-1, 1)
         (value,) = _potential.in_chunks(lambda g, t, y: (_potential.log_mean_at(g, t, y),), *self._flat(), rows)
         return value.view(self.batch_shape)
 
