@@ -11,9 +11,9 @@ softmax into an array that is there, 31 and 37; peak 0.83 GiB.
 methods: seconds, and peak memory in MiB beyond the inputs and the results, of fit and of prediction, for two N a factor
 of four apart. It should not grow by more than a few numbers a row, whatever K is. Of the simplex method with its head,
 without mixup, the memory is that of its training steps, 1200 rows each; with 21841 classes a fit takes minutes.
-Measured once, fit, then MiB, for the smaller and the larger N: ts 3.2 and 2.8 s, 7 and 3 MiB; ets 2.8 and 10.8 s, 14 and
-11 MiB; sts 30 and 45 s, 184 and 100 MiB with 1000 classes; ts 1.6 and 6.7 s, 7 and 9 MiB; ets 6.0 and 23 s, 9 and 9 MiB;
-sts, N = 1000, 472 s, 1568 MiB with 21841. Predictions: at most 1.9 s and 56 MiB.
+Measured once, seconds of a fit and MiB, for the smaller and the larger N. K = 1000: ts 3.2 and 2.8 s, 7 and 3 MiB; ets
+2.8 and 10.8 s, 14 and 11 MiB; sts 30 and 45 s, 184 and 100 MiB. K = 21841: ts 1.6 and 6.7 s, 7 and 9 MiB; ets 6.0 and
+23 s, 9 and 9 MiB; sts, N = 1000, 472 s, 1568 MiB. Predictions: at most 1.9 s and 56 MiB.
 
 mixup: the same for the branch of the simplex method, which learns from 10000 mixes by FeatureMixup; 100 of its 1000
 steps. These mixes, logits and weights, are 2·10000·K numbers, 1.6 GiB for K = 21841, whatever N is. Multi-Mixup needs
