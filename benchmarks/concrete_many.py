@@ -6,7 +6,7 @@ moments: N = 10000, K = 21841, float32, where a result is 0.81 GiB. Time of the 
 softmax of the same array, one thread, the best of three rounds in which they take turns; and the peak of the resident
 memory beyond what was there before, result included. Most of the time of a softmax of this size goes to memory that is
 new to the process, so it is also measured without. Two runs: mean 9.7 and 10.1, all moments 11.4 and 12.2; over a
-softmax into an array that is there, 31 and 37; peak 0.83 GiB.
+softmax into an array that is there, 31 (mean) and 37; peak 0.83 GiB.
 
 methods: seconds, and peak memory in MiB beyond the inputs and the results, of fit and of prediction, for two N a factor
 of four apart. It should not grow by more than a few numbers a row, whatever K is. Of the simplex method with its head,

@@ -219,7 +219,7 @@ def _beta(fitted: sc.Calibrator) -> float | None:
 
 @contextmanager
 def _tensor_cores() -> Iterator[None]:
-    """Let a GPU round the factors of a branch's float32 products to 11 bits, which halves the time of a fit."""
+    """Let a GPU round the factors of a branch's float32 products to 11 bits (TF32), which its tensor cores can do."""
     before, torch.backends.cuda.matmul.allow_tf32 = torch.backends.cuda.matmul.allow_tf32, True
     try:
         yield
