@@ -16,7 +16,7 @@ from experiments.paper import (
     TABLE1,
     Number,
 )
-from experiments.records import Group, Record, number, shown, table
+from experiments.records import Group, Record, fitted_on, number, shown, table
 from experiments.rows import ROWS
 from experiments.table1 import ORDER, betas_of
 
@@ -83,8 +83,9 @@ def time(rows: Rows) -> str:
             inference = [r["timings"]["outputs"] + r["timings"]["prediction"] for r in records]
             ours = [f"{number(records, 'timings', 'calibration').mean:.1f}", f"{statistics.mean(inference):.2f}"]
             theirs = [f"{t[method]:.1f}" if method in t else "" for t in (CALIBRATION_SECONDS, INFERENCE_SECONDS)]
-            lines.append([ROWS[row].title, TITLES[method], ours[0], theirs[0], ours[1], theirs[1]])
-    return table(("row", "method", "calibration, s", "paper's", "inference, s", "paper's"), lines)
+            where = " and ".join(sorted({fitted_on(record) for record in records}))
+            lines.append([ROWS[row].title, TITLES[method], where, ours[0], theirs[0], ours[1], theirs[1]])
+    return table(("row", "method", "fitted on", "calibration, s", "paper's", "inference, s", "paper's"), lines)
 
 
 SCORES = ("confidence", "expected_entropy", "differential_entropy", "mutual_information")
@@ -143,7 +144,7 @@ def fresh(rows: Rows) -> str:
 
 def steps(rows: Rows) -> str:
     """Return ECE and NLL after fewer steps of the branch."""
-    said = "Does the branch learn too long? 25 000 steps, and a choice of β, are in Table 1 above."
+    said = "Does the branch learn too long? 25 000 steps, on the same number of mixes, are in Table 1 above."
     return said + "\n\n" + _both_halves(rows)
 
 

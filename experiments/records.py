@@ -41,6 +41,12 @@ def number(records: Iterable[Record], *keys: str, factor: float = 1.0) -> Number
     return Number(statistics.mean(found), statistics.stdev(found) if len(found) > 1 else 0.0)
 
 
+def fitted_on(record: Record) -> str:
+    """Return the GPU that fitted the calibrator, or how many threads of a CPU."""
+    n = record["threads"]
+    return f"cpu ({n} thread{'s' if n > 1 else ''})" if record["device"] == "cpu" else str(record["device"])
+
+
 def shown(x: Number, digits: int = 2, bold: bool = False) -> str:
     """Return "mean ± deviation"."""
     text = f"{x.mean:.{digits}f} ± {x.std:.{digits}f}"

@@ -10,7 +10,7 @@ from textwrap import fill
 from experiments import lenet5_page, others, table1
 from experiments.methods import TITLES
 from experiments.place import RESULTS
-from experiments.records import Group, Record, read
+from experiments.records import Group, Record, fitted_on, read
 from experiments.rows import ROWS
 from experiments.studies import STUDIES
 
@@ -116,7 +116,7 @@ def _row(row: str, group: Group) -> str:
 def _where(records: list[Record]) -> str:
     """Say where and with what the records were made."""
     training = {f"{r['training']['at_once']} at once in {r['training']['seconds']:.0f} s" for r in records}
-    used = {r["device"] + (f" ({r['threads']} thread)" if r["device"] == "cpu" else "") for r in records}
+    used = {fitted_on(record) for record in records}
     versions = sorted({r["versions"]["torch"] for r in records})
     trained = sorted({r["training"]["device"] for r in records})
     return fill(

@@ -35,7 +35,5 @@ STUDIES = {
     "mixes": Study("Appendix G.1", ("fmnist-resnet18", "cifar10-resnet18"), ("sts-r20-s5", "sts-r100-s1")),
     "branch": Study("Appendix G.2", ("fmnist-resnet18", "cifar10-resnet18"), ("sts-small",)),
     "fresh": Study("The paper's mixes, new ones for every step", ("fmnist-lenet5",), ("sts-fresh",)),
-    "steps": Study(
-        "Not in the paper: a shorter training", ("fmnist-lenet5",), tuple(f"sts-steps-{n}" for n in SHORTER)
-    ),
+    "steps": Study("Not in the paper: a shorter training", tuple(ROWS), tuple(f"sts-steps-{n}" for n in SHORTER)),
 }

@@ -164,7 +164,7 @@ def test_the_page_has_every_study_that_has_records(results: Path) -> None:
         write(results, record("mixes", row, seed, "sts-r20-s5", 0.01, 0.2))
         write(results, record("branch", row, seed, "sts-small", 0.01, 0.2))
         write(results, record("fresh", row, seed, "sts-fresh", 0.01, 0.2))
-        write(results, record("steps", row, seed, "sts-steps-1000", 0.01, 0.2))
+        write(results, record("steps", row, seed, "sts-steps-3000", 0.01, 0.2))
         write(results, record("ood", row, seed, "sts-paper", 0.01, 0.2, stranger="svhn", ood=SCORES))
     assert "earlier version" not in render.render(results)
     write(results, record("ood", row, 1, "sts-paper", 0.01, 0.3, stranger="svhn", ood=SCORES))
@@ -176,11 +176,11 @@ def test_the_page_has_every_study_that_has_records(results: Path) -> None:
     assert "| smallest, validation | β = 0.5 |" in page
     assert "| smallest, test | β = 0.6 |" in page
     assert "| smallest, paper | β = 0.6 |" in page
-    assert "| CIFAR-10, ResNet-18 | PTS | 1.5 | 26142.5 | 0.75 | 18.4 |" in page
+    assert "| CIFAR-10, ResNet-18 | PTS | cpu (1 thread) | 1.5 | 26142.5 | 0.75 | 18.4 |" in page
     assert "| STS, paper, R = 20, S = 5 | 2 | 1.00 ± 0.00 | 1.06 ± 0.34 | 1.10 ± 0.24 |" in page
     assert "| STS, paper, branch 512 → 256 | 2 | 1.00 ± 0.00 | 1.11 ± 0.16 | 1.10 ± 0.24 |" in page
     assert "| STS, paper, fresh mixes | 2 | 0.50 ± 0.00 | 1.00 ± 0.00 |" in page
-    assert "| STS, paper, β = 0.5, 1000 steps | 2 | 0.50 ± 0.00 | 1.00 ± 0.00 |" in page
+    assert "| STS, paper, 3000 steps | 2 | 0.50 ± 0.00 | 1.00 ± 0.00 |" in page
     assert "| CIFAR-10, ResNet-18, svhn | STS, paper |" in page
     assert "| differential entropy | 90.00 ± 0.00 | 95.68 ± 1.70 | 90.00 ± 0.00 | 98.93 ± 0.34 |" in page
     assert "SVHN: digits cut out of the full-number images" in page
