@@ -8,16 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 
 import simplexcal as sc
-from experiments.data import NORMALISATION, halves, load, normalise
-from experiments.learner import arrange
 from experiments.methods import METHODS, calibrator
+from experiments.mixing import mixup
 from experiments.place import Place, write_json
-from experiments.pretrained import Halves, device_name, network, read_outputs, read_strangers, training_of
+from experiments.pretrained import Halves, device_name, read_outputs, read_strangers, training_of
 from experiments.rows import ROWS
 from experiments.studies import STUDIES
 from simplexcal.evaluate import evaluate, evaluate_ood
@@ -72,7 +71,8 @@ def run(job: Job, place: Place) -> Record:
 def _fit(job: Job, data: Halves, place: Place) -> Fitted:
     device = job.device(place)
     outputs, labels = data.fit.to(device), data.fit_labels.to(device)
-    source, generator = _mixup(job, data, device, place), torch.Generator(device).manual_seed(job.seed)
+    source = mixup(METHODS[job.method].mixes, job.row, job.seed, device, place)
+    generator = torch.Generator(device).manual_seed(job.seed)
     with _tensor_cores():
         start = time.perf_counter()
         fitted = calibrator(job.method, place.trial).fit(outputs, labels, mixup=source, generator=generator)
@@ -89,22 +89,6 @@ def _from_cache(job: Job, place: Place) -> Fitted | None:
     return Fitted(load_calibrator(path)[0].to(device), device, None) if path.exists() else None
 
 
-def _mixup(job: Job, data: Halves, device: str, place: Place) -> sc.InputMixup | sc.FeatureMixup | None:
-    mixes = METHODS[job.method].mixes
-    if mixes is None:
-        return None
-    scheme = mixes.per_class, mixes.n_shuffles, mixes.fresh
-    net, labels = network(job.row, job.seed, place).to(device), data.fit_labels
-    arrange(net, torch.channels_last)
-    if mixes.kind == "features":
-        head = cast(torch.nn.Linear, net.get_submodule("head"))
-        return sc.FeatureMixup(head, data.fit.to(device), labels, *scheme)
-    row = ROWS[job.row]
-    images = load(row.data, place.data).test_images
-    inputs = normalise(images[halves(len(images))[0]], NORMALISATION[row.data])
-    return sc.InputMixup(sc.Backbone(net), inputs.to(device), labels, *scheme)
-
-
 def _about(job: Job, fitted: Fitted, place: Place) -> Record:
     """Return what was run, with which settings, where and with what."""
     mixes = METHODS[job.method].mixes
@@ -113,6 +97,7 @@ def _about(job: Job, fitted: Fitted, place: Place) -> Record:
         "calibrator": type(fitted.calibrator).__name__,
         "settings": fitted.calibrator.settings,
         "mixes": None if mixes is None else mixes._asdict(),
+        "mixed_in": str(ROWS[job.row].dtype(fitted.device)).removeprefix("torch."),
         "beta": _beta(fitted.calibrator),
         "training": training_of(job.row, job.seed, place),
         "trial": place.trial,

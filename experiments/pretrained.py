@@ -67,7 +67,7 @@ def _train(name: str, seeds: Sequence[int], images: Images, place: Place, deadli
         seeds=seeds,
         epochs=epochs,
         batch_size=TRIAL_BATCH if place.trial else BATCH,
-        dtype=row.dtype,
+        dtype=row.dtype(place.device),
         compiled=place.compiled,
         checkpoint=checkpoint,
         seconds=deadline - time.monotonic(),

@@ -64,7 +64,8 @@ def render(results: Path = RESULTS) -> str:
     rows = _in_order(studies["table1"])
     parts = [TOP.format(done=len(rows), all=len(ROWS), preserved=_preserved(_all(studies)))]
     parts += [table1.summary(rows), *(_row(row, group) for row, group in rows.items())]
-    parts += [DEVIATIONS + "".join(f"\n- {text}" for text in [*_of_data(_all(studies)), *_earlier(studies)])]
+    differences = [*_mixed(_all(studies)), *_of_data(_all(studies)), *_earlier(studies)]
+    parts += [DEVIATIONS + "".join(f"\n{_bullet(text)}" for text in differences)]
     parts += ["## The paper's other experiments\n", *_others(studies), _beta(rows), _missing(studies), DENSITIES]
     return "\n".join([*(part.rstrip("\n") + "\n" for part in parts), lenet5_page.render()])
 
@@ -105,12 +106,14 @@ As t grows the Dirichlet law becomes uniform; as λ grows the Concrete law gathe
 
 
 def _row(row: str, group: Group) -> str:
-    said = "\n".join(
-        fill(f"- {s}", 120, subsequent_indent="  ", break_on_hyphens=False) for s in table1.sentences(row, group)
-    )
+    said = "\n".join(_bullet(sentence) for sentence in table1.sentences(row, group))
     figure = f"![Reliability of {ROWS[row].title}](figures/reliability-{row}.svg)"
     where = _where([record for records in group.values() for record in records])
     return "\n\n".join([f"### {ROWS[row].title}", where, table1.row_table(row, group), said, figure])
+
+
+def _bullet(text: str) -> str:
+    return fill(f"- {text}", 120, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _where(records: list[Record]) -> str:
@@ -173,6 +176,17 @@ def _earlier(studies: dict[str, dict[str, Group]]) -> list[str]:
         if now.get((r["row"], r["seed"], r["method"]), r["metrics"]["nll"]) != r["metrics"]["nll"]
     }
     return [f"{m} on {row} in Appendix F was fitted by an earlier version than in Table 1." for row, m in sorted(other)]
+
+
+def _mixed(records: list[Record]) -> list[str]:
+    """Say for which rows and methods a GPU computed the outputs of mixed images in bfloat16."""
+    found = {
+        f"{ROWS[r['row']].title} ({TITLES[r['method']]})"
+        for r in records
+        if r.get("mixed_in") == "bfloat16" and (r["mixes"] or {}).get("kind") == "inputs"
+    }
+    said = f"Mixed images went through the network in bfloat16: {', '.join(sorted(found))}; elsewhere in TF32."
+    return [said] if found else []
 
 
 def _of_data(records: list[Record]) -> list[str]:

@@ -17,10 +17,10 @@ class Row(NamedTuple):
         """Whether pre-training crops and flips: for all but Fashion-MNIST."""
         return self.data != "fashion-mnist"
 
-    @property
-    def dtype(self) -> torch.dtype | None:
-        """What pre-training computes in: LeNet-5 in float32, the others in what suits the device."""
-        return torch.float32 if self.network == "lenet5" else None
+    def dtype(self, device: str) -> torch.dtype:
+        """Return what a network computes in when it learns, and when it sees mixed images: on a GPU mostly bfloat16."""
+        fast = torch.device(device).type == "cuda" and self.network != "lenet5"
+        return torch.bfloat16 if fast else torch.float32
 
 
 ROWS = {

@@ -1,0 +1,45 @@
+"""Where a method's mixed samples come from: a network of the cache and the test images that calibrate it."""
+
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+import simplexcal as sc
+from experiments.data import NORMALISATION, halves, load, normalise
+from experiments.learner import arrange
+from experiments.methods import Mixes
+from experiments.place import Place
+from experiments.pretrained import network, read_outputs
+from experiments.rows import ROWS
+
+
+def mixup(
+    mixes: Mixes | None, row: str, seed: int, device: str, place: Place
+) -> sc.InputMixup | sc.FeatureMixup | None:
+    """Return the source of these mixes, on the device, or None for a method that learns from none."""
+    if mixes is None:
+        return None
+    scheme = mixes.per_class, mixes.n_shuffles, mixes.fresh
+    net, data = network(row, seed, place).to(device), read_outputs(row, seed, place)
+    arrange(net, torch.channels_last)
+    if mixes.kind == "features":
+        head = cast(nn.Linear, net.get_submodule("head"))
+        return sc.FeatureMixup(head, data.fit.to(device), data.fit_labels, *scheme)
+    images = load(ROWS[row].data, place.data).test_images
+    inputs = normalise(images[halves(len(images))[0]], NORMALISATION[ROWS[row].data])
+    return sc.InputMixup(outputs_of(net, ROWS[row].dtype(device)), inputs.to(device), data.fit_labels, *scheme)
+
+
+def outputs_of(net: nn.Module, dtype: torch.dtype) -> Callable[[Tensor], sc.Outputs]:
+    """Return the network's outputs as a function of images: features computed in ``dtype``, logits from them."""
+    backbone = sc.Backbone(net)
+
+    @torch.no_grad()
+    def outputs(images: Tensor) -> sc.Outputs:
+        with torch.autocast(images.device.type, dtype, enabled=dtype != torch.float32):
+            features = cast(Tensor, backbone(images).features).float()
+        return sc.Outputs(backbone.head(features), features)
+
+    return outputs
