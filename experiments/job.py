@@ -21,7 +21,7 @@ from experiments.rows import ROWS
 from experiments.studies import STUDIES
 from simplexcal.evaluate import evaluate, evaluate_ood
 from simplexcal.io import load_calibrator, save_calibrator
-from simplexcal.metrics import ece, nll, reliability
+from simplexcal.metrics import aupr, auroc, ece, fpr_at_tpr, nll, reliability
 
 Record = dict[str, Any]
 BETAS = (sc.SimplexTemperatureScaling, sc.DirichletTemperatureScaling)  # methods that can try several β
@@ -60,12 +60,17 @@ class Fitted(NamedTuple):
 
 def run(job: Job, place: Place) -> Record:
     """Do the job, write its record, and return it."""
-    data = read_outputs(job.row, job.seed, place)
+    data = _scaled(read_outputs(job.row, job.seed, place), METHODS[job.method].factor)
     fitted = _from_cache(job, place) if job.stranger is not None else None
     fitted = fitted or _fit(job, data, place)
     record = {**_about(job, fitted, place), **_judged(job, fitted, data, place)}
     write_json(job.path(place), record)
     return record
+
+
+def _scaled(data: Halves, factor: float) -> Halves:
+    fit, test = (sc.Outputs(factor * outputs.logits, outputs.features) for outputs in (data.fit, data.test))
+    return data._replace(fit=fit, test=test)
 
 
 def _fit(job: Job, data: Halves, place: Place) -> Fitted:
@@ -136,7 +141,10 @@ def _judged(job: Job, fitted: Fitted, data: Halves, place: Place) -> Record:
         "betas": _each_beta(fitted, data),
     }
     if job.stranger is not None:
-        record["ood"] = _told_apart(job, job.stranger, fitted, prediction, place)
+        strangers = read_strangers(job.row, job.seed, job.stranger, place)
+        unknown = _on_cpu(fitted.calibrator(strangers.to(fitted.device)))
+        told_apart = evaluate_ood(prediction, unknown).as_dict()
+        record["ood"] = {**_plain(told_apart), **_energy(data.test, strangers)}
     return record
 
 
@@ -167,10 +175,12 @@ def _preserved(prediction: sc.Prediction, outputs: sc.Outputs) -> bool:
     return bool((largest & (prediction.label == outputs.label)).all())
 
 
-def _told_apart(job: Job, stranger: str, fitted: Fitted, known: sc.Prediction, place: Place) -> Record:
-    outputs = read_strangers(job.row, job.seed, stranger, place)
-    unknown = _on_cpu(fitted.calibrator(outputs.to(fitted.device)))
-    return _plain(evaluate_ood(known, unknown).as_dict())
+def _energy(known: sc.Outputs, unknown: sc.Outputs) -> Record:
+    """Return how well the network's energy, the logits' -logsumexp (Liu et al. 2020), tells strangers apart."""
+    score = -torch.cat([known.logits, unknown.logits]).logsumexp(-1)
+    stranger = torch.arange(len(score)) >= len(known)
+    measures = {"auroc": auroc, "aupr": aupr, "fpr_95": fpr_at_tpr}
+    return {f"energy_{name}": measure(score, stranger).item() for name, measure in measures.items()}
 
 
 def _brief(prediction: sc.Prediction, labels: torch.Tensor) -> Record:

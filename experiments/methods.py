@@ -21,11 +21,12 @@ class Mixes(NamedTuple):
 
 
 class Method(NamedTuple):
-    """A calibrator to be, its mixes if it learns from any, and whether it is worth a GPU."""
+    """A calibrator to be, its mixes if it learns from any, whether it is worth a GPU, and a factor of the logits."""
 
     make: Callable[[], sc.Calibrator]
     mixes: Mixes | None = None
     gpu: bool = False
+    factor: float = 1.0
 
 
 def paper_with(**changes: Any) -> Callable[[], sc.Calibrator]:
@@ -42,7 +43,14 @@ def drawn_once(**changes: Any) -> Callable[[], sc.Calibrator]:
     return paper_with(fresh=False, pool_size=N_MIXES, **changes)
 
 
+def branch_alone(*betas: float, **settings: Any) -> Callable[[], sc.Calibrator]:
+    """Return a maker of the default's branch without its head: the branch gives the probabilities too."""
+    return lambda: sc.SimplexTemperatureScaling(betas, head=False, **settings)
+
+
 INPUTS, FEATURES = Mixes("inputs", 10, 10), Mixes("features", 100, 10, fresh=True)  # the paper's; the default's
+MIXED = {"features": FEATURES, "inputs": INPUTS}
+UNCERTAINTY_BETAS = (0.5, 1.0, 2.0, 4.0, 8.0)
 
 METHODS: dict[str, Method] = {
     "none": Method(sc.Uncalibrated),
@@ -60,6 +68,15 @@ METHODS: dict[str, Method] = {
     "dirichlet": Method(
         lambda: sc.DirichletTemperatureScaling(PAPER_BETAS, fresh=False, pool_size=N_MIXES), INPUTS, gpu=True
     ),
+    "ets-nll": Method(lambda: sc.EnsembleTemperatureScaling("nll")),
+    "ts-x0.3": Method(sc.TemperatureScaling, factor=0.3),
+    "sts-x0.3": Method(sc.SimplexTemperatureScaling, factor=0.3),
+    **{f"sts-{kind}": Method(branch_alone(*PAPER_BETAS, n_steps=3000), mixes) for kind, mixes in MIXED.items()},
+    **{
+        f"sts-{kind}-{beta:g}": Method(branch_alone(beta), mixes)
+        for kind, mixes in MIXED.items()
+        for beta in UNCERTAINTY_BETAS
+    },
 }
 
 TITLES = {
@@ -76,6 +93,11 @@ TITLES = {
     "sts-r20-s5": "STS, paper, R = 20, S = 5",
     "sts-r100-s1": "STS, paper, R = 100, S = 1",
     "sts-small": f"STS, paper, branch {' → '.join(map(str, SMALL_WIDTHS))}",
+    "ets-nll": "ETS, by likelihood",
+    "ts-x0.3": "TS, logits times 0.3",
+    "sts-x0.3": "STS, default, logits times 0.3",
+    **{f"sts-{kind}": f"STS, the branch alone, mixed {kind}" for kind in MIXED},
+    **{f"sts-{kind}-{beta:g}": f"STS, mixed {kind}, β = {beta:g}" for kind in MIXED for beta in UNCERTAINTY_BETAS},
 }
 
 # What a trial run makes of a method's settings: the same code in less than a second.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from textwrap import fill
 
-from experiments import lenet5_page, others, table1
+from experiments import lenet5_forms, others, table1
 from experiments.methods import TITLES
 from experiments.place import RESULTS
 from experiments.records import Group, Record, fitted_on, read
@@ -67,7 +67,8 @@ def render(results: Path = RESULTS) -> str:
     differences = [*_mixed(_all(studies)), *_of_data(_all(studies)), *_earlier(studies)]
     parts += [DEVIATIONS + "".join(f"\n{_bullet(text)}" for text in differences)]
     parts += ["## The paper's other experiments\n", *_others(studies), _beta(rows), _missing(studies), DENSITIES]
-    return "\n".join([*(part.rstrip("\n") + "\n" for part in parts), lenet5_page.render()])
+    parts += [lenet5_forms.section()]
+    return "\n".join(part.rstrip("\n") + "\n" for part in parts)
 
 
 def write() -> None:

@@ -2,10 +2,16 @@
 
 from typing import NamedTuple
 
-from experiments.methods import SHORTER
+from experiments.methods import MIXED, SHORTER, UNCERTAINTY_BETAS
 from experiments.rows import ROWS
 
 BASIC = ("none", "ts", "ets", "sts", "adats", "sts-paper", "pts")
+
+STRANGERS = {
+    "fmnist-lenet5": ("notmnist",),  # not in the paper, but cheap
+    "fmnist-resnet18": ("notmnist",),
+    "cifar10-resnet18": ("svhn", "lsun", "tinyimagenet"),
+}
 
 
 class Study(NamedTuple):
@@ -26,14 +32,21 @@ STUDIES = {
         "Appendix F",
         ("fmnist-resnet18", "cifar10-resnet18"),
         BASIC,
-        {
-            "fmnist-lenet5": ("notmnist",),  # not in the paper, but cheap
-            "fmnist-resnet18": ("notmnist",),
-            "cifar10-resnet18": ("svhn", "lsun", "tinyimagenet"),
-        },
+        STRANGERS,
     ),
     "mixes": Study("Appendix G.1", ("fmnist-resnet18", "cifar10-resnet18"), ("sts-r20-s5", "sts-r100-s1")),
     "branch": Study("Appendix G.2", ("fmnist-resnet18", "cifar10-resnet18"), ("sts-small",)),
     "fresh": Study("The paper's mixes, new ones for every step", ("fmnist-lenet5",), ("sts-fresh",)),
     "steps": Study("Not in the paper: a shorter training", tuple(ROWS), tuple(f"sts-steps-{n}" for n in SHORTER)),
+    "variants": Study(
+        "Not in the paper: variants of the methods",
+        ("fmnist-lenet5",),
+        ("ets-nll", "ts-x0.3", "sts-x0.3", *(f"sts-{kind}" for kind in MIXED)),
+    ),
+    "uncertainty": Study(
+        "Not in the paper: which mixes and which β tell strangers apart",
+        ("fmnist-lenet5", "cifar10-resnet18"),
+        ("none", *(f"sts-{kind}-{beta:g}" for kind in MIXED for beta in UNCERTAINTY_BETAS)),
+        STRANGERS,
+    ),
 }

@@ -1,6 +1,7 @@
 """From records to the page: the paper's rule for bold, tables and sentences by hand."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from experiments.studies import STUDIES
 
 SCORES: dict[str, float | None] = {
     f"{score}_{metric}": None if score == "mutual_information" else 0.9
-    for score in ("confidence", "expected_entropy", "differential_entropy", "mutual_information")
+    for score in ("confidence", "expected_entropy", "differential_entropy", "mutual_information", "energy")
     for metric in ("auroc", "aupr", "fpr_95")
 }
 
@@ -166,7 +167,11 @@ def test_the_page_has_every_study_that_has_records(results: Path) -> None:
         write(results, record("branch", row, seed, "sts-small", 0.01, 0.2, **of_images))
         write(results, record("fresh", row, seed, "sts-fresh", 0.01, 0.2))
         write(results, record("steps", row, seed, "sts-steps-3000", 0.01, 0.2))
-        write(results, record("ood", row, seed, "sts-paper", 0.01, 0.2, stranger="svhn", ood=SCORES))
+        write(results, record("variants", row, seed, "ets-nll", 0.01, 0.2))
+        strange = {"stranger": "svhn", "ood": SCORES}
+        write(results, record("ood", row, seed, "sts-paper", 0.01, 0.2, **strange))
+        write(results, record("uncertainty", row, seed, "none", 0.01, 0.2, **strange))
+        write(results, record("uncertainty", row, seed, "sts-features-4", 0.01, 0.2, **strange))
     assert "earlier version" not in render.render(results)
     write(results, record("ood", row, 1, "sts-paper", 0.01, 0.3, stranger="svhn", ood=SCORES))
     page = render.render(results)
@@ -182,6 +187,11 @@ def test_the_page_has_every_study_that_has_records(results: Path) -> None:
     assert "| STS, paper, branch 512 → 256 | 2 | 1.00 ± 0.00 | 1.11 ± 0.16 | 1.10 ± 0.24 |" in page
     assert "| STS, paper, fresh mixes | 2 | 0.50 ± 0.00 | 1.00 ± 0.00 |" in page
     assert "| STS, paper, 3000 steps | 2 | 0.50 ± 0.00 | 1.00 ± 0.00 |" in page
+    assert "| CIFAR-10, ResNet-18 | ETS, by likelihood | 2 | 0.50 ± 0.00 | 1.00 ± 0.00 |" in page
+    ninety = "90.00 ± 0.00"
+    energies = f"| CIFAR-10, ResNet-18, svhn | pre-trained | 2 | {ninety} | {ninety} | {ninety} |  | {ninety} |"
+    assert energies in page  # of the network: beside its own line only
+    assert f"svhn | STS, mixed features, β = 4 | 2 | {ninety} | {ninety} | {ninety} |  |  |" in page
     assert "| CIFAR-10, ResNet-18, svhn | STS, paper |" in page
     assert "| differential entropy | 90.00 ± 0.00 | 95.68 ± 1.70 | 90.00 ± 0.00 | 98.93 ± 0.34 |" in page
     assert "in bfloat16: CIFAR-10, ResNet-18 (STS, paper, branch 512 → 256); elsewhere in TF32." in page.replace(
@@ -231,3 +241,10 @@ def test_the_records_of_the_repository_are_whole() -> None:
         for group in rows.values():
             seeds = [[r["seed"] for r in records] for records in group.values()]
             assert all(found == sorted(set(found)) for found in seeds)
+
+
+def test_the_results_page_is_what_the_records_say() -> None:
+    assert render.PAGE.read_text() == render.render()
+    assert render.README.read_text() == render.readme(render.README.read_text())
+    for path in re.findall(r"\]\((figures/[^)]*)\)", render.render()):
+        assert (render.PAGE.parent / path).is_file()

@@ -16,6 +16,7 @@ import tiny
 from experiments import architectures
 from experiments.__main__ import LEFT, main
 from experiments.rows import ROWS
+from experiments.studies import STUDIES
 from torch import nn
 
 # Networks that have learned next to nothing may leave a temperature undetermined, and that is said.
@@ -130,7 +131,25 @@ def test_strangers_are_detected_with_the_calibrators_of_table_1(
     assert record["metrics"] == found["table1/cifar10-resnet18/0/sts-paper.json"]["metrics"]
     assert (record["ood"]["n_in"], record["ood"]["n_out"]) == (160, 20)
     assert 0 <= record["ood"]["differential_entropy_auroc"] <= 1
-    assert found["ood/cifar10-resnet18-svhn/0/none.json"]["ood"]["differential_entropy_auroc"] is None
+    plain = found["ood/cifar10-resnet18-svhn/0/none.json"]["ood"]
+    assert plain["differential_entropy_auroc"] is None
+    assert 0 <= plain["energy_auroc"] == record["ood"]["energy_auroc"] <= 1  # of the network, whatever the method
+
+
+def test_a_factor_of_the_logits_leaves_temperature_scaling_as_it_is(data: Path, tmp_path: Path) -> None:
+    some = ("--rows", "fmnist-lenet5", "--seeds", "0", "--methods", "none", "ts", "ts-x0.3")
+    assert main(arguments("variants", data, tmp_path, *some)) == 0
+    plain, scaled = (records(tmp_path)[f"variants/fmnist-lenet5/0/{m}.json"] for m in ("ts", "ts-x0.3"))
+    assert scaled["metrics"]["nll"] == pytest.approx(plain["metrics"]["nll"], abs=1e-4)
+    assert scaled["labels_preserved"]
+
+
+@pytest.mark.parametrize("study", ["variants", "uncertainty"])
+def test_the_studies_of_lenet5(study: str, data: Path, tmp_path: Path) -> None:
+    assert main(arguments(study, data, tmp_path, "--rows", "fmnist-lenet5", "--seeds", "0")) == 0
+    found = records(tmp_path)
+    assert len(found) == len(STUDIES[study].methods)
+    assert all(record["labels_preserved"] for record in found.values())
 
 
 def test_it_stops_in_time_and_goes_on(data: Path, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The demo's network.
 
-``lenet5.safetensors`` holds its weights, trained by ``experiments/demo_network.py`` on the training images of
-Fashion-MNIST (Zalando SE, MIT licence).
+``lenet5.safetensors`` holds its weights, trained on the training images of Fashion-MNIST (Zalando SE, MIT licence) as
+``experiments/training.py`` does it.
 """
 
 from torch import Tensor, nn
