@@ -65,6 +65,7 @@ METHODS: dict[str, Method] = {
     "sts-r100-s1": Method(drawn_once(), Mixes("inputs", 100, 1), gpu=True),
     "sts-small": Method(drawn_once(widths=SMALL_WIDTHS), INPUTS, gpu=True),
     **{f"sts-steps-{n}": Method(drawn_once(n_steps=n), INPUTS, gpu=True) for n in SHORTER},
+    "sts-annealed": Method(drawn_once(anneal=True), INPUTS, gpu=True),
     "dirichlet": Method(
         lambda: sc.DirichletTemperatureScaling(PAPER_BETAS, fresh=False, pool_size=N_MIXES), INPUTS, gpu=True
     ),
@@ -90,6 +91,7 @@ TITLES = {
     "dirichlet": "Dirichlet",
     "sts-fresh": "STS, paper, fresh mixes",
     **{f"sts-steps-{n}": f"STS, paper, {n} steps" for n in SHORTER},
+    "sts-annealed": "STS, paper, rate to 0",
     "sts-r20-s5": "STS, paper, R = 20, S = 5",
     "sts-r100-s1": "STS, paper, R = 100, S = 1",
     "sts-small": f"STS, paper, branch {' → '.join(map(str, SMALL_WIDTHS))}",

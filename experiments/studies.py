@@ -37,7 +37,11 @@ STUDIES = {
     "mixes": Study("Appendix G.1", ("fmnist-resnet18", "cifar10-resnet18"), ("sts-r20-s5", "sts-r100-s1")),
     "branch": Study("Appendix G.2", ("fmnist-resnet18", "cifar10-resnet18"), ("sts-small",)),
     "fresh": Study("The paper's mixes, new ones for every step", ("fmnist-lenet5",), ("sts-fresh",)),
-    "steps": Study("Not in the paper: a shorter training", tuple(ROWS), tuple(f"sts-steps-{n}" for n in SHORTER)),
+    "steps": Study(
+        "Not in the paper: other trainings of the branch",
+        tuple(ROWS),
+        (*(f"sts-steps-{n}" for n in SHORTER), "sts-annealed"),
+    ),
     "variants": Study(
         "Not in the paper: variants of the methods",
         ("fmnist-lenet5",),

@@ -39,6 +39,7 @@ def test_the_papers_settings_are_the_default() -> None:
         "weight_decay": 5e-4,
         "pool_size": 10_000,
         "fresh": True,
+        "anneal": False,
     }
     calibrator = DirichletTemperatureScaling()
     calibrator.build(10, 64)

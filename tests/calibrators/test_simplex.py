@@ -1,3 +1,4 @@
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -115,6 +116,27 @@ def test_training_lowers_the_loss() -> None:
     untrained.initialise(torch.Generator().manual_seed(1))
     assert sts.branch is not None
     assert negative_log_density(sts.branch, batch) < negative_log_density(untrained, batch)
+
+
+@pytest.mark.parametrize(
+    ("method", "annealed"), [(SimplexTemperatureScaling(), True), (SimplexTemperatureScaling.paper(), False)]
+)
+def test_the_rate_of_the_default_goes_to_0_and_the_papers_is_fixed(
+    method: SimplexTemperatureScaling, annealed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates: list[float] = []
+    step = torch.optim.Adam.step
+
+    def recorded(optimiser: torch.optim.Adam, *args: Any) -> Any:
+        rates.append(optimiser.param_groups[0]["lr"])
+        return step(optimiser, *args)
+
+    monkeypatch.setattr(torch.optim.Adam, "step", recorded)
+    head, outputs, labels = synthetic(100, 3)
+    small = {**method.settings, **SMALL, "betas": (1.0,), "head": False}
+    SimplexTemperatureScaling(**small).fit(outputs, labels, mixup=FeatureMixup(head, outputs, labels))
+    cosine = [0.0005 * (1 + math.cos(math.pi * i / 30)) for i in range(30)]
+    assert rates == pytest.approx(cosine if annealed else [0.001] * 30)
 
 
 def test_beta_is_the_one_with_the_smallest_ece() -> None:

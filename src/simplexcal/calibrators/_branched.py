@@ -39,13 +39,14 @@ class BranchCalibrator(Calibrator):
         weight_decay: float,
         pool_size: int,
         fresh: bool,
+        anneal: bool,
     ) -> None:
         super().__init__()
         if not betas or min(betas) <= 0:
             raise ValueError(f"`betas` must be positive numbers; got {tuple(betas)}. The paper tries 0.2 to 2.0.")
         self.betas, self.widths, self.n_steps = tuple(betas), tuple(widths), n_steps
         self.batch_size, self.learning_rate, self.weight_decay = batch_size, learning_rate, weight_decay
-        self.pool_size, self.fresh = pool_size, fresh
+        self.pool_size, self.fresh, self.anneal = pool_size, fresh, anneal
         self.tried: list[dict[str, Tensor]] = []  # the state of each β's head, of the last fit; not saved
 
     def each_beta(self) -> dict[float, Self]:
@@ -83,7 +84,8 @@ class BranchCalibrator(Calibrator):
             self.learning_rate,
             self.weight_decay,
             task.progress,
-            stream=stream,
+            self.anneal,
+            stream,
         )
         best = self._smallest_ece(heads, task) if len(self.betas) > 1 else 0
         self.tried = [heads.take(i) for i in range(len(self.betas))]

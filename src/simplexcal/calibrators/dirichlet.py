@@ -34,8 +34,9 @@ class DirichletTemperatureScaling(BranchCalibrator):
         weight_decay: float = 5e-4,
         pool_size: int = 10_000,
         fresh: bool = True,
+        anneal: bool = False,
     ) -> None:
-        super().__init__(betas, widths, n_steps, batch_size, learning_rate, weight_decay, pool_size, fresh)
+        super().__init__(betas, widths, n_steps, batch_size, learning_rate, weight_decay, pool_size, fresh, anneal)
 
     def _build(self, n_classes: int, n_features: int | None) -> None:
         super()._build(n_classes, check_n_features(n_features))

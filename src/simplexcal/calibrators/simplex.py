@@ -38,9 +38,10 @@ class SimplexTemperatureScaling(BranchCalibrator):
         weight_decay: float = 5e-4,
         pool_size: int = 10_000,
         fresh: bool = False,
+        anneal: bool = True,
         head: bool = True,
     ) -> None:
-        super().__init__(betas, widths, n_steps, batch_size, learning_rate, weight_decay, pool_size, fresh)
+        super().__init__(betas, widths, n_steps, batch_size, learning_rate, weight_decay, pool_size, fresh, anneal)
         self.head = head
 
     @classmethod
@@ -49,7 +50,7 @@ class SimplexTemperatureScaling(BranchCalibrator):
 
         Only the mean differs: it is exact here. For the rest of the letter, fit it with InputMixup's defaults.
         """
-        return cls(PAPER_BETAS, PAPER_WIDTHS, 25_000, 100, fresh=True, head=False)
+        return cls(PAPER_BETAS, PAPER_WIDTHS, 25_000, 100, fresh=True, anneal=False, head=False)
 
     def _build(self, n_classes: int, n_features: int | None) -> None:
         super()._build(n_classes, n_features)
