@@ -21,6 +21,7 @@ ORDER = [
     "_potential",
     "concrete",
     "metrics",
+    "_calls",
     "backbone",
     "mixup",
     "calibrators",

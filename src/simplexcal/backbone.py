@@ -2,17 +2,16 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
+from simplexcal._calls import Call, frozen, linear_layers, logits_of, recorded
 from simplexcal._progress import track
 from simplexcal.records import Outputs
 
@@ -37,7 +36,7 @@ class Backbone(nn.Module):
         # this object. And not compiled, since a compiled network skips the hooks that come after its compilation.
         self.__dict__["net"] = getattr(net, "_orig_mod", net)
         self._head_name = head
-        if head not in (None, *(names := list(_linear_layers(self.net)))):
+        if head not in (None, *(names := list(linear_layers(self.net)))):
             raise ValueError(f"`head` must name a linear layer; got {head!r}. The last ones are {names[-5:]}.")
         self.eval()
 
@@ -46,13 +45,13 @@ class Backbone(nn.Module):
         """The last linear layer, known from the first call on."""
         if self._head_name is None:
             raise RuntimeError("The head is found in the first forward pass. Call the backbone once, or pass head=...")
-        return _linear_layers(self.net)[self._head_name]
+        return linear_layers(self.net)[self._head_name]
 
     def forward(self, x: Any) -> Outputs:
         """Return logits (N, K) and features (N, D), on the network's device."""
-        layers = _linear_layers(self.net) if self._head_name is None else {self._head_name: self.head}
-        with _frozen(self.net), _recorded(layers) as calls:
-            logits = Outputs(_logits(self.net, _map(self._tensor, x))).logits
+        layers = linear_layers(self.net) if self._head_name is None else {self._head_name: self.head}
+        with frozen(self.net), recorded(layers) as calls:
+            logits = Outputs(logits_of(self.net, _map(self._tensor, x))).logits
             for call in reversed(calls.values()):
                 if (features := _features(call, logits)) is not None:
                     self._head_name = call.name
@@ -99,42 +98,7 @@ def extract(
     return Outputs(columns[0], columns[1]), columns[2]
 
 
-class _Call(NamedTuple):
-    name: str
-    features: Tensor
-    output: Tensor
-
-
-@contextmanager
-def _frozen(net: nn.Module) -> Iterator[None]:
-    """Evaluate without gradients, then give each module its own mode back."""
-    modes = [(module, module.training) for module in net.modules()]
-    try:
-        for module, _ in modes:
-            module.training = False  # and no eval(), which may do more: LoRA merges its weights
-        with torch.inference_mode(False), torch.no_grad():  # tensors of the inference mode cannot be trained on
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-
-
-@contextmanager
-def _recorded(layers: dict[str, nn.Linear]) -> Iterator[dict[str | int, _Call]]:
-    """Record calls of these layers, in order; of calls on tokens the last for each width, as all may not fit."""
-    calls: dict[str | int, _Call] = {}
-
-    def record(name: str, layer: nn.Linear, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
-        key = name if output.dim() <= 2 else layer.out_features
-        calls[key] = _Call(name, (*args, *kwargs.values())[0], output.clone())  # it may be changed in place
-
-    with ExitStack() as stack:
-        for name, layer in layers.items():  # ahead of the user's hooks, which may change the output
-            stack.enter_context(layer.register_forward_hook(partial(record, name), prepend=True, with_kwargs=True))
-        yield calls
-
-
-def _features(call: _Call, logits: Tensor) -> Tensor | None:
+def _features(call: Call, logits: Tensor) -> Tensor | None:
     """Return the features (N, D) that this layer turned into the logits, or None if they are not its output.
 
     Each row must be, up to a constant and rounding, the layer's output for one of the row's T tokens; mostly T = 1.
@@ -159,18 +123,6 @@ def _no_head(names: list[str], logits: Tensor) -> ValueError:
         f"`net` must return the output of a linear layer as its {k} logits; {found}. Wrap it so that it returns them "
         "before softmax, scaling or pooling; or go without features, by Outputs(logits) from a loop of your own."
     )
-
-
-def _linear_layers(net: nn.Module) -> dict[str, nn.Linear]:
-    """Return the layers that may be the head: none in torch's encoder layers, which a hook takes off the fast path."""
-    inner = {part for m in net.modules() if isinstance(m, nn.TransformerEncoderLayer) for part in m.modules()}
-    return {name: m for name, m in net.named_modules() if isinstance(m, nn.Linear) and m not in inner}
-
-
-def _logits(net: nn.Module, x: Any) -> Any:
-    result = net(**x) if isinstance(x, dict) else net(*x) if isinstance(x, list) else net(x)
-    result = result.get("logits") if isinstance(result, Mapping) else getattr(result, "logits", result)
-    return next((r for r in result if isinstance(r, Tensor)), None) if isinstance(result, tuple | list) else result
 
 
 def _map(fn: Callable[[Any], Any], x: Any) -> Any:

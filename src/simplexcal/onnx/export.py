@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 import simplexcal
+from simplexcal._calls import frozen
 from simplexcal._checks import NotFittedError
-from simplexcal.backbone import Backbone, _frozen
+from simplexcal.backbone import Backbone
 from simplexcal.calibrators import CALIBRATORS, Calibrator
 from simplexcal.io import write_whole
 from simplexcal.onnx.convert import convert, reason
@@ -56,7 +57,7 @@ def export_model(
     graph = Graph(Network(backbone, example.pack), calibrator, outputs.logits.dtype)
     _check_size(graph)
     what = f"This {type(backbone.net).__name__} with {type(calibrator).__name__}"
-    with _frozen(backbone.net), _blaming(what, NETWORK_REMEDY):
+    with frozen(backbone.net), _blaming(what, NETWORK_REMEDY):
         model = convert(graph, example.tensors, OUTPUTS, dynamic)
     return _write(model, Path(path), calibrator, backbone.fingerprint())
 

@@ -7,8 +7,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from simplexcal._calls import Call, logits_of, recorded
 from simplexcal._checks import check_float_tensor
-from simplexcal.backbone import Backbone, _Call, _logits, _recorded
+from simplexcal.backbone import Backbone
 from simplexcal.calibrators import AdaptiveTemperatureScaling, Calibrator, SimplexTemperatureScaling
 from simplexcal.calibrators._training import features_of
 from simplexcal.onnx.concrete import ExportableConcrete
@@ -40,8 +41,8 @@ class Network(nn.Module):
     def forward(self, inputs: list[Tensor]) -> Traced:
         """Return the network's outputs."""
         head = cast(nn.Linear, self.net.get_submodule(self.head_name))
-        with _recorded({self.head_name: head}) as calls:
-            logits = _logits(self.net, self.pack(inputs))
+        with recorded({self.head_name: head}) as calls:
+            logits = logits_of(self.net, self.pack(inputs))
         return Traced(logits, _features(list(calls.values())[-1], logits))
 
 
@@ -115,7 +116,7 @@ def _make_number(module: nn.Module, name: str) -> None:
     setattr(module, name, value)
 
 
-def _features(call: _Call, logits: Tensor) -> Tensor:
+def _features(call: Call, logits: Tensor) -> Tensor:
     """Return the head's input; where it was applied to all tokens, that of the token whose logits were picked."""
     if call.output.dim() == 2:
         return call.features
