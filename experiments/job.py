@@ -184,8 +184,9 @@ def _energy(known: sc.Outputs, unknown: sc.Outputs) -> Record:
 
 
 def _brief(prediction: sc.Prediction, labels: torch.Tensor) -> Record:
-    error = ece(prediction.confidence, prediction.label == labels)
-    return _plain({"ece": error.item(), "nll": nll(prediction.probs, labels).item()})
+    correct = prediction.label == labels
+    error, gap = ece(prediction.confidence, correct), (prediction.confidence - correct.to(prediction.confidence)).mean()
+    return _plain({"ece": error.item(), "nll": nll(prediction.probs, labels).item(), "gap": gap.item()})
 
 
 def _bins(prediction: sc.Prediction, labels: torch.Tensor) -> Record:

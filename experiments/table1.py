@@ -8,6 +8,7 @@ from experiments.records import Group, Record, number, shown, table, values
 from experiments.rows import ROWS
 
 ORDER = ("none", "ts", "ets", "pts", "adats", "sts-paper", "sts")
+CONFIDENCE = ("metrics", "confidence")
 HEADER = ("method", "seeds", "ECE %", "paper's ECE %", "floor, 95 %", "NLL", "β", "fit, s", "predict, s")
 
 
@@ -70,7 +71,7 @@ def _best_likelihoods(rows: dict[str, Group]) -> str:
 def sentences(row: str, group: Group) -> list[str]:
     """Return what the records of a row say, good or bad."""
     said = [_accuracy(row, group), *_against_paper(row, group), _on_validation(group)]
-    said += [_squared(group), _within_floor(group)]
+    said += [_squared(group), _within_floor(group), _gaps(group)]
     if "sts" in group:
         said += [_likelihood(group), _error(group)]
     return [sentence for sentence in said if sentence]
@@ -133,6 +134,20 @@ def _within_floor(group: Group) -> str:
         n = sum(r["metrics"]["ece"] <= r["metrics"]["ece_floor_95"] for r in group[m])
         parts.append(f"{TITLES[m]} {n}")
     return f"Networks whose ECE is below its 95 % floor, and so no proof of any error: {', '.join(parts)}."
+
+
+def _gaps(group: Group) -> str:
+    """Say by how much confidence exceeds accuracy on either half, for the methods that have it on record."""
+    parts = []
+    for m in (m for m in ORDER if m in group and all("gap" in r["validation"] for r in group[m])):
+        seen, confidence = (number(group[m], *keys, factor=100).mean for keys in (("validation", "gap"), CONFIDENCE))
+        parts.append(f"{TITLES[m]} {seen:+.2f} and {confidence - number(group[m], 'accuracy', factor=100).mean:+.2f}")
+    if not parts:
+        return ""
+    return (
+        f"Mean confidence less accuracy, in %, on the validation half and on the test half: {', '.join(parts)}. A "
+        "change that all methods share is the luck of the split."
+    )
 
 
 def _likelihood(group: Group) -> str:
