@@ -36,7 +36,7 @@ METHODS: dict[str, Callable[[], Calibrator]] = {
 }
 NOTES = """5000 images to calibrate, 5000 others to judge. An ECE below the 95 % value of its floor cannot be told from
 that of a perfectly calibrated model with so many images; the NLL (lower is better) can tell methods apart. Three
-methods would take minutes and were stopped early; docs/results.md has them whole, over five seeds."""
+methods would take minutes and were stopped early; docs/results.md has PTS and AdaTS whole, on five networks."""
 
 
 class Data(NamedTuple):
