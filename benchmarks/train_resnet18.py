@@ -7,9 +7,9 @@ CIFAR-10's form: 50000 random images of 32 × 32, batches of 128, crops and flip
 steps after the capture and 10 more; images a second of all networks together, and what 200 epochs of 50000 images take
 for each network at that rate.
 
-Measured there, with PyTorch 2.11, in bfloat16 and compiled: 52803 alone and 72194 five at once, ready after 32 s; the
-same with all of cuDNN's plans tried, 71695. Not compiled: 44920 alone, 62746 four at once (63481 in float16). Five at
-once on grey images of 28 × 28: 86669, and 73275 not compiled.
+Measured there, with PyTorch 2.11, in bfloat16 and compiled: 52803 alone and 72194 five at once, ready after 32 s. Not
+compiled: 44920 alone, 62746 four at once (63481 in float16). Five at once on grey images of 28 × 28: 86669, and 73275
+not compiled.
 """
 
 import argparse

@@ -74,9 +74,9 @@ def _scaled(data: Halves, factor: float) -> Halves:
 
 
 def _fit(job: Job, data: Halves, place: Place) -> Fitted:
-    device = job.device(place)
+    device, mixes = job.device(place), METHODS[job.method].mixes
     outputs, labels = data.fit.to(device), data.fit_labels.to(device)
-    source = mixup(METHODS[job.method].mixes, job.row, job.seed, device, place)
+    source = None if mixes is None else mixup(mixes, job.row, job.seed, outputs, labels, place)
     generator = torch.Generator(device).manual_seed(job.seed)
     with _tensor_cores():
         start = time.perf_counter()
@@ -102,7 +102,7 @@ def _about(job: Job, fitted: Fitted, place: Place) -> Record:
         "calibrator": type(fitted.calibrator).__name__,
         "settings": fitted.calibrator.settings,
         "mixes": None if mixes is None else mixes._asdict(),
-        "mixed_in": str(ROWS[job.row].dtype(fitted.device)).removeprefix("torch."),
+        "mixed_in": _mixed_in(job, fitted.device),
         "beta": _beta(fitted.calibrator),
         "training": training_of(job.row, job.seed, place),
         "trial": place.trial,
@@ -116,6 +116,14 @@ def _about(job: Job, fitted: Fitted, place: Place) -> Record:
         "threads": torch.get_num_threads(),
         "cores": os.cpu_count(),
     }
+
+
+def _mixed_in(job: Job, device: str) -> str | None:
+    """Return what mixed images went through the network in, where the method has any."""
+    mixes = METHODS[job.method].mixes
+    if mixes is None or mixes.kind != "inputs":
+        return None
+    return str(ROWS[job.row].dtype(device)).removeprefix("torch.")
 
 
 def _judged(job: Job, fitted: Fitted, data: Halves, place: Place) -> Record:

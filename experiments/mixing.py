@@ -11,25 +11,22 @@ from experiments.data import NORMALISATION, halves, load, normalise
 from experiments.learner import arrange
 from experiments.methods import Mixes
 from experiments.place import Place
-from experiments.pretrained import network, read_outputs
+from experiments.pretrained import network
 from experiments.rows import ROWS
 
 
 def mixup(
-    mixes: Mixes | None, row: str, seed: int, device: str, place: Place
-) -> sc.InputMixup | sc.FeatureMixup | None:
-    """Return the source of these mixes, on the device, or None for a method that learns from none."""
-    if mixes is None:
-        return None
-    scheme = mixes.per_class, mixes.n_shuffles, mixes.fresh
-    net, data = network(row, seed, place).to(device), read_outputs(row, seed, place)
+    mixes: Mixes, row: str, seed: int, outputs: sc.Outputs, labels: Tensor, place: Place
+) -> sc.InputMixup | sc.FeatureMixup:
+    """Return the source of these mixes, on the device of the outputs to calibrate with."""
+    scheme, device = (mixes.per_class, mixes.n_shuffles, mixes.fresh), outputs.logits.device
+    net = network(row, seed, place).to(device)
     arrange(net, torch.channels_last)
     if mixes.kind == "features":
-        head = cast(nn.Linear, net.get_submodule("head"))
-        return sc.FeatureMixup(head, data.fit.to(device), data.fit_labels, *scheme)
+        return sc.FeatureMixup(cast(nn.Linear, net.get_submodule("head")), outputs, labels, *scheme)
     images = load(ROWS[row].data, place.data).test_images
     inputs = normalise(images[halves(len(images))[0]], NORMALISATION[ROWS[row].data])
-    return sc.InputMixup(outputs_of(net, ROWS[row].dtype(device)), inputs.to(device), data.fit_labels, *scheme)
+    return sc.InputMixup(outputs_of(net, ROWS[row].dtype(str(device))), inputs.to(device), labels, *scheme)
 
 
 def outputs_of(net: nn.Module, dtype: torch.dtype) -> Callable[[Tensor], sc.Outputs]:

@@ -106,7 +106,7 @@ def ood(rows: Rows) -> str:
 
 
 def _has(record: Record, score: str) -> bool:
-    """Return whether a record has this score, or may show it: the energy is the network's, whatever the method."""
+    """Return whether a record has this score to show; the energy is the network's, so only its own line has it."""
     return (score != "energy" or record["method"] == "none") and record["ood"].get(f"{score}_auroc") is not None
 
 
@@ -179,8 +179,8 @@ def fresh(rows: Rows) -> str:
 def steps(rows: Rows) -> str:
     """Return ECE and NLL after fewer steps of the branch, and with a learning rate that goes to 0."""
     said = (
-        "Does the branch learn too long, or is it left where the last steps of a fixed learning rate happened to take "
-        "it? 25 000 steps at the paper's rate, on the same number of mixes, are in Table 1 above."
+        "Fewer steps of the branch, or a learning rate that goes to 0. 25 000 steps at the paper's fixed rate, on the "
+        "same number of mixes, are in Table 1 above."
     )
     return fill(said, 120) + "\n\n" + _both_halves(rows)
 

@@ -81,6 +81,7 @@ def test_table_1_from_the_official_formats(row: str, data: Path, tmp_path: Path)
         )
         assert all(value is not None for key, value in record["timings"].items())
         assert record["versions"].keys() == {"simplexcal", "torch", "python"}
+    assert found[f"table1/{row}/3/sts-paper.json"]["mixed_in"] == "float32"
     assert found[f"table1/{row}/3/sts-paper.json"]["beta"] in [round(0.1 * i, 1) for i in range(2, 21)]
 
 
@@ -88,6 +89,7 @@ def test_the_default_method_runs_too(data: Path, tmp_path: Path) -> None:
     assert main(arguments("table1", data, tmp_path, "--rows", "fmnist-lenet5", "--seeds", "0", "--methods", "sts")) == 0
     record = records(tmp_path)["table1/fmnist-lenet5/0/sts.json"]
     assert record["mixes"] == {"kind": "features", "per_class": 100, "n_shuffles": 10, "fresh": True}
+    assert record["mixed_in"] is None  # no image is mixed
     assert record["metrics"]["epistemic"] < 0
 
 
