@@ -189,9 +189,8 @@ def _mixed(records: list[Record]) -> list[str]:
         if r.get("mixed_in") == "bfloat16":
             seeds.setdefault(f"{ROWS[r['row']].title} ({TITLES[r['method']]})", set()).add(str(r["seed"]))
     found = "; ".join(f"{name}, seeds {' '.join(sorted(which))}" for name, which in sorted(seeds.items()))
-    return (
-        [f"Mixed images went through the network in bfloat16: {found}. All others in float32 or TF32."] if found else []
-    )
+    said = f"Mixed images went through the network in bfloat16: {found}. All others in float32 or TF32."
+    return [said] if found else []
 
 
 def _of_data(records: list[Record]) -> list[str]:
