@@ -55,7 +55,7 @@ def _add_run(run: argparse.ArgumentParser) -> None:
     run.add_argument("--results", type=Path, help="for the records; experiments/results by default")
     run.add_argument("--device", default="cpu", help="for pre-training and the methods that gain from it: cpu, cuda")
     run.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 1) - 2), help="processes for the others")
-    run.add_argument("--at-once", type=int, default=5, help="networks to pre-train at once")
+    run.add_argument("--at-once", type=int, default=5, help="networks of one data set to pre-train at once")
     run.add_argument("--compiled", action="store_true", help="compile the networks before they train")
     run.add_argument("--seconds", type=float, default=math.inf, help="stop after so long")
     run.add_argument("--trial", action="store_true", help="few steps, to see that all works; records stay in CACHE")
@@ -65,6 +65,9 @@ def main(arguments: list[str] | None = None) -> int:
     whole = parser()
     args = whole.parse_args(arguments)
     if args.command == "run":
+        rows = STUDIES[args.study].rows
+        if wrong := set(args.rows or ()) - set(rows):
+            whole.error(f"argument --rows: {args.study} has {', '.join(rows)}; got {', '.join(sorted(wrong))}")
         try:
             return _run(args)
         except (JobsFailedError, FileNotFoundError) as error:

@@ -1,7 +1,7 @@
 """The paper's networks, in the forms used for small images: a 3 × 3 stem of stride 1, and no pooling before the blocks.
 
 Each is a ``body`` that ends in a vector of features, and one linear layer, the ``head``. They take images of any side
-from 28 on, since the body ends in a mean over the places that are left.
+from 28 on, since the body ends in a mean over the places that are left. Two have another form for large images too.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,12 +18,12 @@ DENSENET121, GROWTH = (6, 12, 24, 16), 32
 
 
 class Classifier(nn.Module):
-    """A body that gives features (N, D), and a linear layer that gives their logits."""
+    """A body that gives features, the channels at ``side`` × ``side`` places, and a linear layer for their logits."""
 
-    def __init__(self, body: Sequence[nn.Module], n_features: int, n_classes: int) -> None:
+    def __init__(self, body: Sequence[nn.Module], n_channels: int, n_classes: int, side: int = 1) -> None:
         super().__init__()
-        self.body = nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten())
-        self.head = nn.Linear(n_features, n_classes)
+        self.body = nn.Sequential(*body, nn.AdaptiveAvgPool2d(side), nn.Flatten())
+        self.head = nn.Linear(n_channels * side**2, n_classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits of normalised images (N, C, H, W)."""
@@ -84,12 +84,18 @@ class DenseLayer(nn.Module):
 
 def resnet18(n_channels: int = 3, n_classes: int = 10) -> Classifier:
     """Return a ResNet-18 with 512 features."""
-    return _resnet(BasicBlock, RESNET18, n_channels, n_classes)
+    return _resnet(BasicBlock, RESNET18, _stem(n_channels), n_classes)
+
+
+def resnet18_strided(n_channels: int = 3, n_classes: int = 10) -> Classifier:
+    """Return a ResNet-18 as published for large images: its stem leaves a quarter of their side."""
+    stem = [nn.Conv2d(n_channels, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+    return _resnet(BasicBlock, RESNET18, stem, n_classes)
 
 
 def resnet50(n_channels: int = 3, n_classes: int = 10) -> Classifier:
     """Return a ResNet-50 with 2048 features."""
-    return _resnet(Bottleneck, RESNET50, n_channels, n_classes)
+    return _resnet(Bottleneck, RESNET50, _stem(n_channels), n_classes)
 
 
 def vgg16_bn(n_channels: int = 3, n_classes: int = 10) -> Classifier:
@@ -97,14 +103,12 @@ def vgg16_bn(n_channels: int = 3, n_classes: int = 10) -> Classifier:
 
     What 32 × 32 images leave is one place; the 3 × 3 places of 96 × 96 ones are averaged (the paper's Appendix C.2).
     """
-    body: list[nn.Module] = []
-    n_in = n_channels
-    for stage in VGG16:
-        for n_out in stage:
-            body += [nn.Conv2d(n_in, n_out, 3, padding=1), nn.BatchNorm2d(n_out), nn.ReLU()]
-            n_in = n_out
-        body.append(nn.MaxPool2d(2, ceil_mode=True))  # of odd sides, which 28 × 28 leads to, nothing is cut off
-    return Classifier(body, n_in, n_classes)
+    return Classifier(_vgg16(n_channels), 512, n_classes)
+
+
+def vgg16_bn_flat(n_channels: int = 3, n_classes: int = 10) -> Classifier:
+    """Return a VGG16-BN whose 4608 features are all 3 × 3 places that 96 × 96 images leave."""
+    return Classifier(_vgg16(n_channels), 512, n_classes, side=3)
 
 
 def densenet121(n_channels: int = 3, n_classes: int = 10) -> Classifier:
@@ -133,7 +137,9 @@ def lenet5(n_channels: int = 1, n_classes: int = 10) -> LeNet5:
 NETWORKS: dict[str, Callable[[int, int], nn.Module]] = {
     "lenet5": lenet5,
     "vgg16-bn": vgg16_bn,
+    "vgg16-bn-flat": vgg16_bn_flat,
     "resnet18": resnet18,
+    "resnet18-strided": resnet18_strided,
     "resnet50": resnet50,
     "densenet121": densenet121,
 }
@@ -149,15 +155,29 @@ def make(name: str, n_channels: int, n_classes: int, seed: int) -> nn.Module:
 
 
 def _resnet(
-    block: type[BasicBlock] | type[Bottleneck], n_blocks: Sequence[int], n_channels: int, n_classes: int
+    block: type[BasicBlock] | type[Bottleneck], n_blocks: Sequence[int], stem: Sequence[nn.Module], n_classes: int
 ) -> Classifier:
-    body: list[nn.Module] = [_conv(n_channels, 64, 3), nn.BatchNorm2d(64), nn.ReLU()]
-    n = 64
+    body, n = [*stem], 64
     for stage, count in enumerate(n_blocks):
         for i in range(count):
             body.append(block(n, 64 << stage, stride=2 if stage > 0 and i == 0 else 1))
             n = block.expansion * (64 << stage)
     return Classifier(body, n, n_classes)
+
+
+def _vgg16(n_channels: int) -> list[nn.Module]:
+    body: list[nn.Module] = []
+    n_in = n_channels
+    for stage in VGG16:
+        for n_out in stage:
+            body += [nn.Conv2d(n_in, n_out, 3, padding=1), nn.BatchNorm2d(n_out), nn.ReLU()]
+            n_in = n_out
+        body.append(nn.MaxPool2d(2, ceil_mode=True))  # of odd sides, which 28 × 28 leads to, nothing is cut off
+    return body
+
+
+def _stem(n_channels: int) -> list[nn.Module]:
+    return [_conv(n_channels, 64, 3), nn.BatchNorm2d(64), nn.ReLU()]
 
 
 def _conv(n_in: int, n_out: int, side: int, stride: int = 1) -> nn.Conv2d:

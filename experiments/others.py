@@ -1,7 +1,6 @@
 """The paper's other experiments on the results page: tables of those that have records."""
 
 import statistics
-from itertools import product
 from textwrap import fill
 
 from experiments.methods import PAPER_BETAS, TITLES
@@ -12,16 +11,13 @@ from experiments.paper import (
     DIRICHLET,
     INFERENCE_SECONDS,
     MIXES,
-    OOD,
-    OOD_COLUMNS,
     TABLE1,
     Number,
 )
-from experiments.records import Group, Record, fitted_on, number, shown, table
-from experiments.rows import ROWS
-from experiments.table1 import ORDER, betas_of
-
-Rows = dict[str, Group]
+from experiments.records import Record, Rows, fitted_on, number, shown, table
+from experiments.rows import FORM_OF, ROWS
+from experiments.strangers import ood, uncertainty
+from experiments.table1 import betas_of
 
 
 def dirichlet(rows: Rows) -> str:
@@ -31,9 +27,19 @@ def dirichlet(rows: Rows) -> str:
         records = group["dirichlet"]
         ours, confidence = (number(records, "metrics", key, factor=100) for key in ("ece", "confidence"))
         cells = [shown(ours), shown(DIRICHLET[row]) if row in DIRICHLET else "", shown(confidence)]
-        lines.append([ROWS[row].title, str(len(records)), *cells, betas_of(records)])
+        lines.append([ROWS[row].title, str(len(records)), *cells, betas_of(records), _extremes(records)])
     figures = "\n".join(f"![Reliability of the Dirichlet method](figures/dirichlet-{row}.svg)" for row in rows)
-    return table(("row", "seeds", "ECE %", "paper's ECE %", "mean confidence %", "β"), lines) + "\n\n" + figures
+    header = ("row", "seeds", "ECE %", "paper's ECE %", "mean confidence %", "β", "ECE % of each β")
+    return table(header, lines) + "\n\n" + figures
+
+
+def _extremes(records: list[Record]) -> str:
+    """Return the smallest and the largest test ECE that some β gives, where each is on record."""
+    if not all(record.get("betas") for record in records):
+        return ""
+    means = {b: statistics.mean(found) for b in PAPER_BETAS if (found := errors(records, b, "test"))}
+    ends = [best(means, key=lambda b: means[b]) for best in (min, max)]
+    return " to ".join(f"{100 * means[b]:.2f} (β = {b:g})" for b in ends)
 
 
 Searched = dict[str, list[Record]]  # records of STS, paper, of the rows where all have the errors of each β
@@ -89,64 +95,6 @@ def time(rows: Rows) -> str:
     return table(("row", "method", "fitted on", "calibration, s", "paper's", "inference, s", "paper's"), lines)
 
 
-SCORES = ("confidence", "expected_entropy", "differential_entropy", "mutual_information", "energy")
-
-
-def ood(rows: Rows) -> str:
-    """Return AUROC and AUPR of each method's confidence, and of STS's uncertainties."""
-    lines = []
-    for name, group in rows.items():
-        theirs = _theirs(group)
-        lines += [
-            _ood_line(name, method, score, group[method], theirs)
-            for method, score in product(ORDER, SCORES)
-            if method in group and _has(group[method][0], score)
-        ]
-    return table(("set", "method", "score", "AUROC %", "paper's", "AUPR %", "paper's", "FPR at 95 % TPR, %"), lines)
-
-
-def _has(record: Record, score: str) -> bool:
-    """Return whether a record has this score to show; the energy is the network's, so only its own line has it."""
-    return (score != "energy" or record["method"] == "none") and record["ood"].get(f"{score}_auroc") is not None
-
-
-def _ood_line(
-    name: str, method: str, score: str, records: list[Record], theirs: dict[str, dict[str, str]]
-) -> list[str]:
-    ours = {m: shown(number(records, "ood", f"{score}_{m}", factor=100)) for m in ("auroc", "aupr", "fpr_95")}
-    key = method if score == "confidence" else f"{method}, {score.replace('_', ' ')}"
-    paper = {m: theirs.get(m, {}).get(key, "") for m in ("auroc", "aupr")}
-    cells = [ours["auroc"], paper["auroc"], ours["aupr"], paper["aupr"], ours["fpr_95"]]
-    return [_title(name, records), TITLES[method], score.replace("_", " "), *cells]
-
-
-def _title(name: str, records: list[Record]) -> str:
-    return f"{ROWS[records[0]['row']].title}, {name.rpartition('-')[2]}"
-
-
-def _theirs(group: Group) -> dict[str, dict[str, str]]:
-    record = next(iter(group.values()))[0]
-    found = OOD.get((record["row"], record["stranger"]), {})
-    return {
-        m: {c: shown(Number(*n)) for c, n in zip(OOD_COLUMNS, numbers, strict=True)} for m, numbers in found.items()
-    }
-
-
-def uncertainty(rows: Rows) -> str:
-    """Return the AUROC of each score for the branch alone, by kind of mix and β, and what the network says alone."""
-    lines = []
-    for name, group in rows.items():
-        for method in [m for m in TITLES if m in group]:
-            cells = [_auroc(group[method], score) for score in SCORES]
-            lines.append([_title(name, group[method]), TITLES[method], str(len(group[method])), *cells])
-    said = "AUROC in %. The branch alone gives these scores; the default has mixed features and β = 4."
-    return said + "\n\n" + table(("set", "method", "seeds", *(s.replace("_", " ") for s in SCORES)), lines)
-
-
-def _auroc(records: list[Record], score: str) -> str:
-    return shown(number(records, "ood", f"{score}_auroc", factor=100)) if _has(records[0], score) else ""
-
-
 def variants(rows: Rows) -> str:
     """Return ECE and NLL of the variants."""
     said = (
@@ -185,6 +133,27 @@ def steps(rows: Rows) -> str:
     return fill(said, 120) + "\n\n" + _both_halves(rows)
 
 
+def forms(rows: Rows) -> str:
+    """Return accuracy and ECE of networks in another form, beside the paper's."""
+    said = (
+        "The paper says little of its networks. Table 1 has them in the forms for small images; these have another: a "
+        "ResNet-18 whose 7 × 7 stem and pooling leave a quarter of the side, and a VGG16-BN whose last layer, like the "
+        "branch, takes the features of all 3 × 3 places."
+    )
+    lines = []
+    for row, group in rows.items():
+        theirs = TABLE1[FORM_OF[row]]
+        accuracy = [shown(number(group["none"], "accuracy", factor=100)), shown(theirs["accuracy"])]
+        for method, records in group.items():
+            ours = shown(number(records, "metrics", "ece", factor=100))
+            paper = shown(theirs[method]) if method in theirs else ""
+            nll = shown(number(records, "metrics", "nll"), 4)
+            cells = [TITLES[method], str(len(records)), *accuracy, ours, paper, nll, betas_of(records)]
+            lines.append([ROWS[row].title, *cells])
+    header = ("row", "method", "seeds", "accuracy %", "paper's", "ECE %", "paper's", "NLL", "β")
+    return fill(said, 120) + "\n\n" + table(header, lines)
+
+
 def _both_halves(rows: Rows) -> str:
     lines = []
     for row, group in rows.items():
@@ -214,6 +183,7 @@ TABLES = {
     "branch": branch,
     "fresh": fresh,
     "steps": steps,
+    "forms": forms,
     "variants": variants,
     "uncertainty": uncertainty,
 }

@@ -3,8 +3,8 @@
 import json
 import math
 import time
-from collections.abc import Sequence
-from typing import NamedTuple, cast
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, cast
 
 import torch
 from safetensors import safe_open
@@ -34,29 +34,46 @@ class Halves(NamedTuple):
     seconds: float
 
 
-def pretrain(name: str, seeds: Sequence[int], place: Place, at_once: int, deadline: float = math.inf) -> bool:
-    """Train the networks of a row that are not in the cache, some at once; return whether all of them are there now."""
-    wanted = [seed for seed in seeds if not place.cached("networks", name, seed).exists()]
-    if not wanted:
-        return True
-    images = load(ROWS[name].data, place.data)
-    groups = [wanted[i : i + at_once] for i in range(0, len(wanted), at_once)]
-    return all(_train(name, group, images, place, deadline) for group in groups)
+class Which(NamedTuple):
+    """One network: its row and its seed."""
+
+    row: str
+    seed: int
 
 
-def _train(name: str, seeds: Sequence[int], images: Images, place: Place, deadline: float) -> bool:
-    row = ROWS[name]
+def pretrain(networks: Iterable[Which], place: Place, at_once: int, deadline: float = math.inf) -> bool:
+    """Train the networks that are not in the cache; return whether all of them are there now.
+
+    Those of one data set train ``at_once``, also of different rows: the kernels of one fill the gaps of another.
+    """
+    together: dict[tuple[str, torch.dtype], list[Which]] = {}
+    for which in networks:
+        if not place.cached("networks", *which).exists():
+            row = ROWS[which.row]
+            together.setdefault((row.data, row.dtype(place.device)), []).append(which)
+    for (data, dtype), wanted in together.items():
+        images = load(data, place.data)
+        groups = [wanted[i : i + at_once] for i in range(0, len(wanted), at_once)]
+        if not all(_train(group, images, dtype, place, deadline) for group in groups):
+            return False
+    return True
+
+
+def _train(group: Sequence[Which], images: Images, dtype: torch.dtype, place: Place, deadline: float) -> bool:
+    row = ROWS[group[0].row]
     norm, epochs = NORMALISATION[row.data], TRIAL_EPOCHS if place.trial else EPOCHS
-    networks = [_network(name, seed).to(place.device) for seed in seeds]
-    checkpoint = place.cache / "training" / f"{name}-{'-'.join(map(str, seeds))}.safetensors"
+    networks = [_network(*which).to(place.device) for which in group]
+    names = " and ".join(f"{name}, seeds {', '.join(seeds)}" for name, seeds in _by_row(group).items())
+    file = "+".join(f"{name}-{'-'.join(seeds)}" for name, seeds in _by_row(group).items())
+    checkpoint = place.cache / "training" / f"{file}.safetensors"
     said = [time.monotonic()]
 
     def on_epoch(epoch: int, losses: list[float]) -> None:
         if epoch == epochs or time.monotonic() - said[0] >= EVERY:
             said[0] = time.monotonic()
-            say(f"{name}, seeds {_listed(seeds)}: epoch {epoch} of {epochs}, losses {_numbers(losses)}")
+            say(f"{names}: epoch {epoch} of {epochs}, losses {' '.join(f'{loss:.4f}' for loss in losses)}")
 
-    say(f"{name}, seeds {_listed(seeds)}: pre-training on {place.device}")
+    say(f"{names}: pre-training on {place.device}")
     done = train(
         networks,
         images.train_images,
@@ -64,10 +81,10 @@ def _train(name: str, seeds: Sequence[int], images: Images, place: Place, deadli
         mean=norm.mean,
         std=norm.std,
         augment=row.augment,
-        seeds=seeds,
+        seeds=[which.seed for which in group],
         epochs=epochs,
         batch_size=TRIAL_BATCH if place.trial else BATCH,
-        dtype=row.dtype(place.device),
+        dtype=dtype,
         compiled=place.compiled,
         checkpoint=checkpoint,
         seconds=deadline - time.monotonic(),
@@ -75,22 +92,32 @@ def _train(name: str, seeds: Sequence[int], images: Images, place: Place, deadli
         on_epoch=on_epoch,
     )
     if done:
-        _keep(name, seeds, networks, place, seconds_of(checkpoint))
+        _keep(group, networks, place, seconds_of(checkpoint))
         checkpoint.unlink()
+    else:
+        say(f"{names}: time is up; the same command goes on with the pre-training")
     return done
 
 
-def _keep(name: str, seeds: Sequence[int], networks: Sequence[nn.Module], place: Place, seconds: float) -> None:
+def _by_row(group: Sequence[Which]) -> dict[str, list[str]]:
+    rows: dict[str, list[str]] = {}
+    for row, seed in group:
+        rows.setdefault(row, []).append(str(seed))
+    return rows
+
+
+def _keep(group: Sequence[Which], networks: Sequence[nn.Module], place: Place, seconds: float) -> None:
     settings = {
         "epochs": TRIAL_EPOCHS if place.trial else EPOCHS,
-        "augment": ROWS[name].augment,
-        "at_once": len(seeds),
+        "augment": ROWS[group[0].row].augment,
+        "at_once": len(group),
+        "rows": [*_by_row(group)],
         "compiled": place.compiled,
         "seconds": seconds,
         "device": device_name(place.device),
     }
-    for seed, net in zip(seeds, networks, strict=True):
-        path = place.cached("networks", name, seed)
+    for which, net in zip(group, networks, strict=True):
+        path = place.cached("networks", *which)
         path.parent.mkdir(parents=True, exist_ok=True)
         state = {key: value.cpu().contiguous() for key, value in net.state_dict().items()}
         write_whole(path, save(state, {"training": json.dumps(settings)}))
@@ -103,10 +130,10 @@ def network(name: str, seed: int, place: Place) -> nn.Module:
     return net.eval()
 
 
-def training_of(name: str, seed: int, place: Place) -> dict[str, float | str]:
+def training_of(name: str, seed: int, place: Place) -> dict[str, Any]:
     """Return how a network was trained, and in how many seconds."""
     with safe_open(place.cached("networks", name, seed), "pt") as file:
-        settings: dict[str, float | str] = json.loads(file.metadata()["training"])
+        settings: dict[str, Any] = json.loads(file.metadata()["training"])
     return settings
 
 
@@ -161,11 +188,3 @@ def read_outputs(name: str, seed: int, place: Place) -> Halves:
 def device_name(device: str) -> str:
     """Return the name of a GPU, or "cpu"."""
     return torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else "cpu"
-
-
-def _listed(seeds: Sequence[int]) -> str:
-    return ", ".join(map(str, seeds))
-
-
-def _numbers(values: Sequence[float]) -> str:
-    return " ".join(f"{value:.4f}" for value in values)

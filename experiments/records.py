@@ -11,11 +11,12 @@ from experiments.place import RESULTS
 
 Record = dict[str, Any]
 Group = dict[str, list[Record]]  # records of each method, by seed
+Rows = dict[str, Group]
 
 
-def read(study: str, results: Path = RESULTS) -> dict[str, Group]:
+def read(study: str, results: Path = RESULTS) -> Rows:
     """Return the records of a study, for each row (with the stranger, where there is one) and method."""
-    rows: dict[str, Group] = {}
+    rows: Rows = {}
     for path in sorted((results / study).glob("*/*/*.json"), key=lambda p: (p.parts[-3], int(p.parts[-2]), p.name)):
         record = json.loads(path.read_text())
         if record["trial"]:

@@ -10,9 +10,9 @@ from textwrap import fill
 from experiments import lenet5_forms, others, table1
 from experiments.methods import TITLES
 from experiments.place import RESULTS
-from experiments.records import Group, Record, fitted_on, read
-from experiments.rows import ROWS
-from experiments.studies import STUDIES
+from experiments.records import Group, Record, Rows, fitted_on, read
+from experiments.rows import ROWS, TABLE1_ROWS
+from experiments.studies import OURS, STUDIES
 
 ROOT = Path(__file__).parents[1]
 PAGE, README, FIGURES = ROOT / "docs" / "results.md", ROOT / "README.md", ROOT / "docs" / "figures"
@@ -65,7 +65,7 @@ def render(results: Path = RESULTS) -> str:
     """Return the page."""
     studies = {name: read(name, results) for name in STUDIES}
     rows = _in_order(studies["table1"])
-    parts = [TOP.format(done=len(rows), all=len(ROWS), preserved=_preserved(_all(studies)))]
+    parts = [TOP.format(done=len(rows), all=len(TABLE1_ROWS), preserved=_preserved(_all(studies)))]
     parts += [table1.summary(rows), *(_row(row, group) for row, group in rows.items())]
     differences = [*_mixed(_all(studies)), *_of_data(_all(studies)), *_earlier(studies)]
     parts += [DEVIATIONS + "".join(f"\n{_bullet(text)}" for text in differences)]
@@ -96,8 +96,8 @@ def readme(text: str) -> str:
     return f"{before}{BEGIN}\n{table1.summary(_in_order(read('table1')))}\n{END}{rest.split(END)[1]}"
 
 
-def _in_order(rows: dict[str, Group]) -> dict[str, Group]:
-    return {row: rows[row] for row in ROWS if row in rows}
+def _in_order(rows: Rows) -> Rows:
+    return {row: rows[row] for row in TABLE1_ROWS if row in rows}
 
 
 BETA = "The test ECE in % of each β in the fits of Table 1: median ± standard deviation over the networks."
@@ -122,7 +122,7 @@ def _bullet(text: str) -> str:
 
 def _where(records: list[Record]) -> str:
     """Say where and with what the records were made."""
-    training = {f"{r['training']['at_once']} at once in {r['training']['seconds']:.0f} s" for r in records}
+    training = {_training(record) for record in records}
     used = {fitted_on(record) for record in records}
     versions = sorted({r["versions"]["torch"] for r in records})
     trained = sorted({r["training"]["device"] for r in records})
@@ -133,13 +133,21 @@ def _where(records: list[Record]) -> str:
     )
 
 
-def _others(studies: dict[str, dict[str, Group]]) -> Iterator[str]:
+def _training(record: Record) -> str:
+    """Say how many networks trained at once, and of which other rows some of them were."""
+    made = record["training"]
+    company = [ROWS[row].title for row in made.get("rows", ()) if row != record["row"]]
+    beside = f" beside {' and '.join(company)}" if company else ""
+    return f"{made['at_once']} at once{beside} in {made['seconds']:.0f} s"
+
+
+def _others(studies: dict[str, Rows]) -> Iterator[str]:
     for name, tabulate in others.TABLES.items():
         if studies[name]:
             yield f"### {STUDIES[name].source}\n\n{_where(_all({name: studies[name]}))}\n\n{tabulate(studies[name])}"
 
 
-def _beta(rows: dict[str, Group]) -> str:
+def _beta(rows: Rows) -> str:
     searched = others.searched(rows)
     if not searched:
         return ""
@@ -147,10 +155,11 @@ def _beta(rows: dict[str, Group]) -> str:
     return f"### Appendix C.3: how ECE depends on β\n\n{BETA}\n\n{others.beta(searched)}\n\n{figure}"
 
 
-def _missing(studies: dict[str, dict[str, Group]]) -> str:
+def _missing(studies: dict[str, Rows]) -> str:
     """Say what of the paper has no records yet."""
-    rows = [ROWS[row].title for row in ROWS if row not in studies["table1"]]
-    left = [f"{STUDIES[name].source} (`run {name}`)" for name in others.TABLES if not studies[name]]
+    rows = [ROWS[row].title for row in TABLE1_ROWS if row not in studies["table1"]]
+    paper = {name: STUDIES[name].source for name in others.TABLES if not STUDIES[name].source.startswith(OURS)}
+    left = [f"{source} (`run {name}`)" for name, source in paper.items() if not studies[name]]
     partly = [
         f"{ROWS[row].title} ({', '.join(TITLES[m] for m in table1.ORDER if m not in group)})"
         for row, group in _in_order(studies["table1"]).items()
@@ -171,7 +180,7 @@ def _preserved(records: list[Record]) -> str:
     return f"No method changed a label, or gave another class a larger probability, in any of the {len(records)} runs."
 
 
-def _earlier(studies: dict[str, dict[str, Group]]) -> list[str]:
+def _earlier(studies: dict[str, Rows]) -> list[str]:
     """Say which methods of Appendix F are of an earlier version than those of Table 1: their likelihoods differ."""
     now = {(r["row"], r["seed"], r["method"]): r["metrics"]["nll"] for r in _all({"table1": studies["table1"]})}
     other = {
@@ -198,5 +207,5 @@ def _of_data(records: list[Record]) -> list[str]:
     return [text for name, text in OF_DATA.items() if name in used]
 
 
-def _all(studies: dict[str, dict[str, Group]]) -> list[Record]:
+def _all(studies: dict[str, Rows]) -> list[Record]:
     return [r for rows in studies.values() for group in rows.values() for found in group.values() for r in found]

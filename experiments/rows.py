@@ -1,4 +1,4 @@
-"""The rows of the paper's Table 1: a data set and a network, and how the network is trained."""
+"""The rows of the paper's Table 1, and other forms of some: a data set, a network, and how it is trained."""
 
 from typing import NamedTuple
 
@@ -32,4 +32,8 @@ ROWS = {
     "cifar100-densenet121": Row("cifar100", "densenet121", "CIFAR-100, DenseNet-121"),
     "stl10-vgg16-bn": Row("stl10", "vgg16-bn", "STL-10, VGG16-BN"),
     "stl10-resnet18": Row("stl10", "resnet18", "STL-10, ResNet-18"),
+    "stl10-vgg16-bn-flat": Row("stl10", "vgg16-bn-flat", "STL-10, VGG16-BN, 3 × 3 places"),
+    "stl10-resnet18-strided": Row("stl10", "resnet18-strided", "STL-10, ResNet-18, strided stem"),
 }
+FORM_OF = {"stl10-vgg16-bn-flat": "stl10-vgg16-bn", "stl10-resnet18-strided": "stl10-resnet18"}  # not in Table 1
+TABLE1_ROWS = tuple(row for row in ROWS if row not in FORM_OF)

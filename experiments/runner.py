@@ -23,7 +23,7 @@ import torch
 from experiments.data import load_ood
 from experiments.job import Job, Record, run
 from experiments.place import Place, say
-from experiments.pretrained import pretrain, write_outputs, write_strangers
+from experiments.pretrained import Which, pretrain, write_outputs, write_strangers
 from experiments.studies import STUDIES
 
 GPU_WORKERS = 2  # the kernels of one fill the gaps of the other
@@ -52,18 +52,15 @@ def run_study(
     process does them all, one after the other, and looks at the time between them.
     """
     deadline = time.monotonic() + seconds
-    jobs = []
-    for row in rows:
-        left = _left(study, row, seeds, methods, place)
-        wanted = [seed for seed in seeds if any(job.seed == seed for job in left)]
-        if not pretrain(row, wanted, place, at_once, deadline):
-            say(f"{row}: time is up; the same command goes on with the pre-training")
-            return False
-        for seed in wanted:
-            write_outputs(row, seed, place)
-        for seed, stranger in sorted({(job.seed, job.stranger) for job in left if job.stranger is not None}):
+    jobs = [job for row in rows for job in _left(study, row, seeds, methods, place)]
+    networks = list(dict.fromkeys(Which(job.row, job.seed) for job in jobs))
+    if not pretrain(networks, place, at_once, deadline):
+        return False
+    for which in networks:
+        write_outputs(*which, place)
+    for row, seed, stranger in dict.fromkeys((job.row, job.seed, job.stranger) for job in jobs):
+        if stranger is not None:
             write_strangers(row, seed, stranger, place)
-        jobs += left
     alone = workers == 0 or STUDIES[study].alone
     done = _one_by_one(jobs, place, deadline) if alone else _side_by_side(jobs, place, deadline, workers)
     failures, n_done = [], 0

@@ -4,7 +4,7 @@ import statistics
 
 from experiments.methods import TITLES
 from experiments.paper import TABLE1, Number, best
-from experiments.records import Group, Record, number, shown, table, values
+from experiments.records import Group, Record, Rows, number, shown, table, values
 from experiments.rows import ROWS
 
 ORDER = ("none", "ts", "ets", "pts", "adats", "sts-paper", "sts")
@@ -38,7 +38,7 @@ def row_table(row: str, group: Group) -> str:
     )
 
 
-def summary(rows: dict[str, Group]) -> str:
+def summary(rows: Rows) -> str:
     """Return ECE and NLL of all rows and methods, bold by the paper's rule, and how often the default is the best."""
     methods = [m for m in ORDER if any(m in group for group in rows.values())]
     tables = [
@@ -58,7 +58,7 @@ def _line(row: str, group: Group, methods: list[str], key: str, factor: float, d
     return [ROWS[row].title, *(cells.get(m, "") for m in methods)]
 
 
-def _best_likelihoods(rows: dict[str, Group]) -> str:
+def _best_likelihoods(rows: Rows) -> str:
     n_best = n_all = 0
     for group in rows.values():
         likelihoods = {m: {r["seed"]: r["metrics"]["nll"] for r in records} for m, records in group.items()}

@@ -10,17 +10,28 @@ import simplexcal as sc
 # Sizes of the forms for ImageNet, as published, less their 7 × 7 stem and last layer, with the 3 × 3 stem and ours:
 # 11 689 512 - 9 408 - 513 000 + 1 728 + 5 130; 25 557 032 - 9 408 - 2 049 000 + 1 728 + 204 900; for the DenseNet
 # 7 978 856 - 9 408 - 128 (its stem's norm) - 1 025 000 + 1 728 + 10 250 or 102 500. VGG16: 14 714 688 in its
-# convolutions, 2 × 4 224 in the norms of their channels, 5 130 in the last layer.
+# convolutions, 2 × 4 224 in the norms of their channels, 5 130 in the last layer, or 46 090 with 3 × 3 places. The
+# ResNet-18 with the published stem: 11 689 512 - 513 000 + 5 130.
 # LeNet-5: 156 + 2 416 + 48 120 + 10 164 + 850.
 SIZES = {
     ("lenet5", 1, 10): 61_706,
     ("vgg16-bn", 3, 10): 14_728_266,
+    ("vgg16-bn-flat", 3, 10): 14_769_226,
     ("resnet18", 3, 10): 11_173_962,
+    ("resnet18-strided", 3, 10): 11_181_642,
     ("resnet50", 3, 100): 23_705_252,
     ("densenet121", 3, 10): 6_956_298,
     ("densenet121", 3, 100): 7_048_548,
 }
-FEATURES = {"lenet5": 84, "vgg16-bn": 512, "resnet18": 512, "resnet50": 2048, "densenet121": 1024}
+FEATURES = {
+    "lenet5": 84,
+    "vgg16-bn": 512,
+    "vgg16-bn-flat": 4608,
+    "resnet18": 512,
+    "resnet18-strided": 512,
+    "resnet50": 2048,
+    "densenet121": 1024,
+}
 IMAGES = {28: 1, 32: 3, 96: 3}  # side and channels of Fashion-MNIST, CIFAR and STL-10
 
 
@@ -45,7 +56,9 @@ def test_the_library_finds_the_head(name: str, side: int) -> None:
 def test_the_last_feature_maps_have_the_usual_sides() -> None:
     sides = {
         "vgg16-bn": {28: 1, 32: 1, 96: 3},
+        "vgg16-bn-flat": {96: 3},
         "resnet18": {28: 4, 32: 4, 96: 12},
+        "resnet18-strided": {96: 3},
         "densenet121": {28: 3, 32: 4, 96: 12},
     }
     for name, expected in sides.items():
@@ -79,7 +92,7 @@ def test_a_seed_is_a_network_and_leaves_the_global_state() -> None:
 
 
 def test_an_unknown_network_and_an_unfit_lenet5_are_refused() -> None:
-    with pytest.raises(ValueError, match="one of lenet5, vgg16-bn, resnet18, resnet50, densenet121; got 'resnet'"):
+    with pytest.raises(ValueError, match=r"one of lenet5, vgg16-bn, vgg16-bn-flat, resnet18, .*; got 'resnet'"):
         architectures.make("resnet", 3, 10, 0)
     with pytest.raises(ValueError, match="images of 1 channel and tells 10 classes apart; got 3 and 10"):
         architectures.make("lenet5", 3, 10, 0)

@@ -165,9 +165,10 @@ def betas_of(error: float) -> list[dict[str, Any]]:
 
 def test_the_page_has_every_study_that_has_records(results: Path) -> None:
     row = "cifar10-resnet18"
+    together = {"at_once": 3, "rows": ["stl10-resnet18-strided", "stl10-vgg16-bn"], "seconds": 9.0, "device": "cpu"}
     assert "Not run yet: Section 5.5 and Appendix D (`run dirichlet`)" in render.render(results)
     for seed in (0, 1):
-        write(results, record("dirichlet", row, seed, "dirichlet", 0.6, 1.0, beta=0.3))
+        write(results, record("dirichlet", row, seed, "dirichlet", 0.6, 1.0, beta=0.5, betas=betas_of(0.3)))
         write(results, record("table1", row, seed, "none", 0.03, 0.2))
         write(results, record("table1", row, seed, "sts-paper", 0.01, 0.2, betas=betas_of(0.01)))
         write(results, record("time", row, seed, "pts", 0.01, 0.2))
@@ -176,6 +177,8 @@ def test_the_page_has_every_study_that_has_records(results: Path) -> None:
         write(results, record("fresh", row, seed, "sts-fresh", 0.01, 0.2))
         write(results, record("steps", row, seed, "sts-steps-3000", 0.01, 0.2))
         write(results, record("variants", row, seed, "ets-nll", 0.01, 0.2))
+        for method in ("none", "sts-paper"):
+            write(results, record("forms", "stl10-resnet18-strided", seed, method, 0.02, 0.5, training=together))
         strange = {"stranger": "svhn", "ood": SCORES}
         write(results, record("ood", row, seed, "sts-paper", 0.01, 0.2, **strange))
         write(results, record("uncertainty", row, seed, "none", 0.01, 0.2, **strange))
@@ -184,7 +187,9 @@ def test_the_page_has_every_study_that_has_records(results: Path) -> None:
     write(results, record("ood", row, 1, "sts-paper", 0.01, 0.3, stranger="svhn", ood=SCORES))
     page = render.render(results)
     assert "- STS, paper on CIFAR-10, ResNet-18 in Appendix F was fitted by an earlier version than in Table 1." in page
-    assert "| CIFAR-10, ResNet-18 | 2 | 60.00 ± 0.00 | 67.49 ± 3.84 | 80.00 ± 0.00 | 0.3 |" in page
+    assert (
+        "| CIFAR-10, ResNet-18 | 2 | 60.00 ± 0.00 | 67.49 ± 3.84 | 80.00 ± 0.00 | 0.5 | 30.00 (β = 0.6) to 60" in page
+    )
     assert "| 0.6 | 1.00 ± 0.00 |" in page
     assert "| 0.7 | diverged |" in page
     assert "| smallest, validation | β = 0.5 |" in page
@@ -196,6 +201,11 @@ def test_the_page_has_every_study_that_has_records(results: Path) -> None:
     assert "| STS, paper, fresh mixes | 2 | 0.50 ± 0.00 | 1.00 ± 0.00 |" in page
     assert "| STS, paper, 3000 steps | 2 | 0.50 ± 0.00 | 1.00 ± 0.00 |" in page
     assert "| CIFAR-10, ResNet-18 | ETS, by likelihood | 2 | 0.50 ± 0.00 | 1.00 ± 0.00 |" in page
+    assert "Pre-trained on cpu, 3 at once beside STL-10, VGG16-BN in 9 s; calibrated on cpu (1 thread)" in page
+    strided = (
+        "| STL-10, ResNet-18, strided stem | STS, paper | 2 | 90.00 ± 0.00 | 77.80 ± 0.83 | 2.00 ± 0.00 | 1.48 ± 0.29 |"
+    )
+    assert f"{strided} 0.5000 ± 0.0000 |  |" in page
     ninety = "90.00 ± 0.00"
     energies = f"| CIFAR-10, ResNet-18, svhn | pre-trained | 2 | {ninety} | {ninety} | {ninety} |  | {ninety} |"
     assert energies in page  # of the network: beside its own line only

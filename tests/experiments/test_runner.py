@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import pytest
 import tiny
 from experiments import architectures
 from experiments.__main__ import LEFT, main
-from experiments.rows import ROWS
+from experiments.rows import ROWS, TABLE1_ROWS
 from experiments.studies import STUDIES
 from torch import nn
 
@@ -65,7 +66,7 @@ def without_times(found: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("small_networks")
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("row", TABLE1_ROWS)
 def test_table_1_from_the_official_formats(row: str, data: Path, tmp_path: Path) -> None:
     assert main(arguments("table1", data, tmp_path, "--rows", row, "--seeds", "3", "--methods", *QUICK)) == 0
     found = records(tmp_path)
@@ -101,10 +102,11 @@ def test_the_default_method_runs_too(data: Path, tmp_path: Path) -> None:
         ("time", ("adats", "sts-paper", "pts")),
         ("mixes", ("sts-r20-s5", "sts-r100-s1")),
         ("branch", ("sts-small",)),
+        ("forms", ("none", "sts-paper")),
     ],
 )
 def test_the_other_studies(study: str, methods: tuple[str, ...], data: Path, tmp_path: Path) -> None:
-    row = "cifar10-resnet18"
+    row = "cifar10-resnet18" if study != "forms" else "stl10-resnet18-strided"
     assert main(arguments(study, data, tmp_path, "--rows", row, "--seeds", "0", "--methods", *methods)) == 0
     found = records(tmp_path)
     assert list(found) == sorted(f"{study}/{row}/0/{method}.json" for method in methods)
@@ -114,7 +116,33 @@ def test_the_other_studies(study: str, methods: tuple[str, ...], data: Path, tmp
             errors = {tried["beta"]: tried["validation"]["ece"] for tried in record["betas"]}
             assert record["beta"] == min(errors, key=lambda beta: errors[beta])
             assert record["validation"]["ece"] == errors[record["beta"]]
-    assert all((record["betas"] is None) == (record["method"] in ("adats", "pts")) for record in found.values())
+    assert all((record["betas"] is None) == (record["method"] in ("none", "adats", "pts")) for record in found.values())
+
+
+@pytest.mark.usefixtures("small_networks")
+def test_rows_of_one_data_set_train_together_and_each_network_as_if_alone(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = ("cifar100-resnet50", "cifar100-densenet121")
+    some = ("--seeds", "0,2", "--methods", "none")
+    command = arguments("table1", data, tmp_path / "together", "--rows", *rows, *some, "--at-once", "3")
+    assert main(command) == 0
+    said = capsys.readouterr().err
+    assert "cifar100-resnet50, seeds 0, 2 and cifar100-densenet121, seeds 0: pre-training" in said
+    assert "\ncifar100-densenet121, seeds 2: pre-training" in re.sub(r"\d\d:\d\d:\d\d ", "", said)
+    for row in rows:
+        assert main(arguments("table1", data, tmp_path / "alone", "--rows", row, *some, "--at-once", "1")) == 0
+    together, alone = (without_times(records(tmp_path / name)) for name in ("together", "alone"))
+    training = [record["training"] for record in together.values()]
+    assert [(made["at_once"], made["rows"]) for made in training] == [
+        (3, [*rows]),
+        (1, [rows[1]]),
+        (3, [*rows]),
+        (3, [*rows]),
+    ]
+    for record in (*together.values(), *alone.values()):
+        del record["training"]
+    assert together == alone
 
 
 @pytest.mark.usefixtures("small_networks")
@@ -189,9 +217,10 @@ def test_data_that_are_not_there_are_named(tmp_path: Path, capsys: pytest.Captur
 def test_bad_arguments_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert "python -m experiments run STUDY" in capsys.readouterr().out
-    for wrong in (["--seeds", "a"], ["--rows", "mnist"], ["--methods", "best"]):
+    for wrong in (["--seeds", "a"], ["--rows", "mnist"], ["--methods", "best"], ["--rows", "stl10-vgg16-bn-flat"]):
         with pytest.raises(SystemExit, match="2"):
             main(["run", "table1", "--data", "x", "--cache", "x", *wrong])
+    assert "--rows: table1 has fmnist-lenet5, " in capsys.readouterr().err
 
 
 class Runner:
