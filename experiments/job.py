@@ -15,8 +15,8 @@ import torch
 import simplexcal as sc
 from experiments.methods import METHODS, calibrator
 from experiments.mixing import mixup
-from experiments.place import Place, write_json
-from experiments.pretrained import Halves, device_name, read_outputs, read_strangers, training_of
+from experiments.place import Place, device_name, write_json
+from experiments.pretrained import Halves, read_outputs, read_strangers, training_of
 from experiments.rows import ROWS
 from experiments.studies import STUDIES
 from simplexcal.evaluate import evaluate, evaluate_ood

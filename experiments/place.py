@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -50,3 +52,8 @@ def write_json(path: Path, record: dict[str, Any]) -> None:
 def say(text: str) -> None:
     """Write one line to stderr."""
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+def device_name(device: str) -> str:
+    """Return the name of a GPU, or "cpu"."""
+    return torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else "cpu"

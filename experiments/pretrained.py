@@ -1,27 +1,20 @@
-"""The pre-trained networks and their outputs, from the cache; what is not there is made, several networks at once."""
+"""The pre-trained networks, and their outputs, in the cache."""
 
 import json
-import math
 import time
-from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import simplexcal as sc
 from experiments.architectures import make
-from experiments.data import NORMALISATION, Images, halves, load, load_ood, normalise
-from experiments.place import Place, say, write_json
+from experiments.data import NORMALISATION, halves, load, load_ood, normalise
+from experiments.place import Place, write_json
 from experiments.rows import ROWS
-from experiments.training import seconds_of, train
-from simplexcal.io import load_outputs, save_outputs, write_whole
-
-EPOCHS, BATCH = 200, 128
-TRIAL_EPOCHS, TRIAL_BATCH = 2, 16
-EVERY = 10.0  # seconds between two lines about a training
+from simplexcal.io import load_outputs, save_outputs
 
 
 class Halves(NamedTuple):
@@ -34,98 +27,9 @@ class Halves(NamedTuple):
     seconds: float
 
 
-class Which(NamedTuple):
-    """One network: its row and its seed."""
-
-    row: str
-    seed: int
-
-
-def pretrain(networks: Iterable[Which], place: Place, at_once: int, deadline: float = math.inf) -> bool:
-    """Train the networks that are not in the cache; return whether all of them are there now.
-
-    Those of one data set train ``at_once``, also of different rows: the kernels of one fill the gaps of another.
-    """
-    together: dict[tuple[str, torch.dtype], list[Which]] = {}
-    for which in networks:
-        if not place.cached("networks", *which).exists():
-            row = ROWS[which.row]
-            together.setdefault((row.data, row.dtype(place.device)), []).append(which)
-    for (data, dtype), wanted in together.items():
-        images = load(data, place.data)
-        groups = [wanted[i : i + at_once] for i in range(0, len(wanted), at_once)]
-        if not all(_train(group, images, dtype, place, deadline) for group in groups):
-            return False
-    return True
-
-
-def _train(group: Sequence[Which], images: Images, dtype: torch.dtype, place: Place, deadline: float) -> bool:
-    row = ROWS[group[0].row]
-    norm, epochs = NORMALISATION[row.data], TRIAL_EPOCHS if place.trial else EPOCHS
-    networks = [_network(*which).to(place.device) for which in group]
-    names = " and ".join(f"{name}, seeds {', '.join(seeds)}" for name, seeds in _by_row(group).items())
-    file = "+".join(f"{name}-{'-'.join(seeds)}" for name, seeds in _by_row(group).items())
-    checkpoint = place.cache / "training" / f"{file}.safetensors"
-    said = [time.monotonic()]
-
-    def on_epoch(epoch: int, losses: list[float]) -> None:
-        if epoch == epochs or time.monotonic() - said[0] >= EVERY:
-            said[0] = time.monotonic()
-            say(f"{names}: epoch {epoch} of {epochs}, losses {' '.join(f'{loss:.4f}' for loss in losses)}")
-
-    say(f"{names}: pre-training on {place.device}")
-    done = train(
-        networks,
-        images.train_images,
-        images.train_labels,
-        mean=norm.mean,
-        std=norm.std,
-        augment=row.augment,
-        seeds=[which.seed for which in group],
-        epochs=epochs,
-        batch_size=TRIAL_BATCH if place.trial else BATCH,
-        dtype=dtype,
-        compiled=place.compiled,
-        checkpoint=checkpoint,
-        seconds=deadline - time.monotonic(),
-        every=0.0 if place.trial else 60.0,
-        on_epoch=on_epoch,
-    )
-    if done:
-        _keep(group, networks, place, seconds_of(checkpoint))
-        checkpoint.unlink()
-    else:
-        say(f"{names}: time is up; the same command goes on with the pre-training")
-    return done
-
-
-def _by_row(group: Sequence[Which]) -> dict[str, list[str]]:
-    rows: dict[str, list[str]] = {}
-    for row, seed in group:
-        rows.setdefault(row, []).append(str(seed))
-    return rows
-
-
-def _keep(group: Sequence[Which], networks: Sequence[nn.Module], place: Place, seconds: float) -> None:
-    settings = {
-        "epochs": TRIAL_EPOCHS if place.trial else EPOCHS,
-        "augment": ROWS[group[0].row].augment,
-        "at_once": len(group),
-        "rows": [*_by_row(group)],
-        "compiled": place.compiled,
-        "seconds": seconds,
-        "device": device_name(place.device),
-    }
-    for which, net in zip(group, networks, strict=True):
-        path = place.cached("networks", *which)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        state = {key: value.cpu().contiguous() for key, value in net.state_dict().items()}
-        write_whole(path, save(state, {"training": json.dumps(settings)}))
-
-
 def network(name: str, seed: int, place: Place) -> nn.Module:
     """Return a pre-trained network, on the CPU."""
-    net = _network(name, seed)
+    net = untrained(name, seed)
     net.load_state_dict(load_file(place.cached("networks", name, seed)))
     return net.eval()
 
@@ -137,7 +41,8 @@ def training_of(name: str, seed: int, place: Place) -> dict[str, Any]:
     return settings
 
 
-def _network(name: str, seed: int) -> nn.Module:
+def untrained(name: str, seed: int) -> nn.Module:
+    """Return a row's network with the random weights of a seed."""
     row = ROWS[name]
     return make(row.network, len(NORMALISATION[row.data].mean), 100 if row.data == "cifar100" else 10, seed)
 
@@ -183,8 +88,3 @@ def read_outputs(name: str, seed: int, place: Place) -> Halves:
     fit, test = halves(len(labels))
     seconds = float(json.loads(path.with_suffix(".json").read_text())["seconds"])
     return Halves(outputs[fit], labels[fit], outputs[test], labels[test], seconds)
-
-
-def device_name(device: str) -> str:
-    """Return the name of a GPU, or "cpu"."""
-    return torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else "cpu"

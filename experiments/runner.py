@@ -23,7 +23,8 @@ import torch
 from experiments.data import load_ood
 from experiments.job import Job, Record, run
 from experiments.place import Place, say
-from experiments.pretrained import Which, pretrain, write_outputs, write_strangers
+from experiments.pretrained import write_outputs, write_strangers
+from experiments.pretraining import Which, pretrain
 from experiments.studies import STUDIES
 
 GPU_WORKERS = 2  # the kernels of one fill the gaps of the other

@@ -194,6 +194,25 @@ def test_it_stops_in_time_and_goes_on(data: Path, tmp_path: Path) -> None:
     assert {path: path.stat() for path in tmp_path.rglob("*.*")} == before
 
 
+@pytest.mark.usefixtures("small_networks")
+def test_an_interrupted_training_goes_on_in_the_company_it_had(data: Path, tmp_path: Path) -> None:
+    def command(*some: str) -> list[str]:
+        return arguments("table1", data, tmp_path, "--methods", "none", "--seeds", *some)
+
+    rows = ("stl10-vgg16-bn", "stl10-resnet18")
+    assert main([*command("0,12", "--rows", *rows), "--at-once", "3", "--seconds", "0"]) == LEFT
+    checkpoint = tmp_path / "trial" / "training" / "stl10-vgg16-bn-0-12+stl10-resnet18-0.safetensors"
+    assert list(checkpoint.parent.iterdir()) == [checkpoint]
+    assert main(command("0-1", "--rows", "stl10-vgg16-bn")) == 0  # another command, of which one network is in there
+    found = records(tmp_path)
+    assert [record["training"]["at_once"] for record in found.values()] == [3, 1]
+    assert main(command("0,12", "--rows", *rows)) == 0
+    assert not list(checkpoint.parent.iterdir())
+    at_once = {(r["row"], r["seed"]): r["training"]["at_once"] for r in records(tmp_path).values()}
+    first, second = rows
+    assert at_once == {(first, 0): 3, (first, 1): 1, (first, 12): 3, (second, 0): 3, (second, 12): 1}
+
+
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_a_job_that_fails_does_not_end_the_others(
     workers: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
