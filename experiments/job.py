@@ -18,10 +18,11 @@ from experiments.mixing import mixup
 from experiments.place import Place, device_name, write_json
 from experiments.pretrained import Halves, read_outputs, read_strangers, training_of
 from experiments.rows import ROWS
+from experiments.scores import judged_by_energy, judged_by_samples
 from experiments.studies import STUDIES
 from simplexcal.evaluate import evaluate, evaluate_ood
 from simplexcal.io import load_calibrator, save_calibrator
-from simplexcal.metrics import aupr, auroc, ece, fpr_at_tpr, nll, reliability
+from simplexcal.metrics import ece, nll, reliability
 
 Record = dict[str, Any]
 BETAS = (sc.SimplexTemperatureScaling, sc.DirichletTemperatureScaling)  # methods that can try several β
@@ -152,7 +153,10 @@ def _judged(job: Job, fitted: Fitted, data: Halves, place: Place) -> Record:
         strangers = read_strangers(job.row, job.seed, job.stranger, place)
         unknown = _on_cpu(fitted.calibrator(strangers.to(fitted.device)))
         told_apart = evaluate_ood(prediction, unknown).as_dict()
-        record["ood"] = {**_plain(told_apart), **_energy(data.test, strangers)}
+        record["ood"] = {**_plain(told_apart), **judged_by_energy(data.test, strangers)}
+        if isinstance(fitted.calibrator, sc.SimplexTemperatureScaling):
+            known, unlike = (fitted.calibrator.concrete(outputs) for outputs in (test, strangers.to(fitted.device)))
+            record["ood"]["sampled_entropy_auroc"] = judged_by_samples(known, unlike, job.seed)
     return record
 
 
@@ -181,14 +185,6 @@ def _preserved(prediction: sc.Prediction, outputs: sc.Outputs) -> bool:
     """Return whether each label is the network's, and no other class has a larger probability."""
     largest = prediction.confidence == prediction.probs.amax(-1)
     return bool((largest & (prediction.label == outputs.label)).all())
-
-
-def _energy(known: sc.Outputs, unknown: sc.Outputs) -> Record:
-    """Return how well the network's energy, the logits' -logsumexp (Liu et al. 2020), tells strangers apart."""
-    score = -torch.cat([known.logits, unknown.logits]).logsumexp(-1)
-    stranger = torch.arange(len(score)) >= len(known)
-    measures = {"auroc": auroc, "aupr": aupr, "fpr_95": fpr_at_tpr}
-    return {f"energy_{name}": measure(score, stranger).item() for name, measure in measures.items()}
 
 
 def _brief(prediction: sc.Prediction, labels: torch.Tensor) -> Record:

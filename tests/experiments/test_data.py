@@ -27,6 +27,12 @@ def write_idx(folder: Path, split: str, n: int, packed: bool) -> None:
         write(folder / (name + ".gz" if packed else name), gzip.compress(content) if packed else content)
 
 
+def write_cifar100(folder: Path) -> None:
+    for split, fine in (("train", 5), ("test", 1)):
+        write(folder / "cifar-100-binary" / f"{split}.bin", bytes([19, fine]) + bytes(3072))
+    write(folder / "cifar-100-binary" / "fine_label_names.txt", b"apple\naquarium_fish\n\n")
+
+
 @pytest.mark.parametrize("packed", [True, False])
 def test_fashion_mnist(tmp_path: Path, packed: bool) -> None:
     write_idx(tmp_path / "fashion-mnist", "train", 3, packed)
@@ -48,9 +54,7 @@ def test_cifar10_has_its_batches_in_order(tmp_path: Path) -> None:
 
 
 def test_cifar100_has_fine_labels(tmp_path: Path) -> None:
-    for split, fine in (("train", 5), ("test", 1)):
-        write(tmp_path / "cifar-100-binary" / f"{split}.bin", bytes([19, fine]) + bytes(3072))
-    write(tmp_path / "cifar-100-binary" / "fine_label_names.txt", b"apple\naquarium_fish\n\n")
+    write_cifar100(tmp_path)
     loaded = data.load("cifar100", tmp_path)
     assert (loaded.train_labels.tolist(), loaded.test_labels.tolist()) == ([5], [1])
     assert loaded.classes == ("apple", "aquarium_fish")
@@ -73,12 +77,14 @@ def test_strangers(tmp_path: Path) -> None:
     for folder in ("tinyimagenet_resize", "lsun"):
         (tmp_path / folder).mkdir()
         Image.new("RGB", (40, 32)).save(tmp_path / folder / "00000.png")
+    write_cifar100(tmp_path)
     shapes = {name: tuple(data.load_ood(name, tmp_path).shape) for name in data.STRANGERS}
     assert shapes == {
         "notmnist": (2, 1, 28, 28),
         "svhn": (4, 3, 32, 32),
         "tinyimagenet": (1, 3, 32, 32),
         "lsun": (1, 3, 32, 32),
+        "cifar100": (1, 3, 32, 32),
     }
 
 

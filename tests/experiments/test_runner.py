@@ -155,13 +155,15 @@ def test_strangers_are_detected_with_the_calibrators_of_table_1(
     assert "left out lsun, which is not there" in capsys.readouterr().err
     found = records(tmp_path)
     names = {path.split("/")[1] for path in found if path.startswith("ood")}
-    assert names == {"cifar10-resnet18-svhn", "cifar10-resnet18-tinyimagenet"}
+    assert names == {f"cifar10-resnet18-{stranger}" for stranger in ("svhn", "tinyimagenet", "cifar100")}
     record = found["ood/cifar10-resnet18-svhn/0/sts-paper.json"]
     assert record["timings"]["calibration"] is None  # not fitted again, and the same
     assert record["metrics"] == found["table1/cifar10-resnet18/0/sts-paper.json"]["metrics"]
     assert (record["ood"]["n_in"], record["ood"]["n_out"]) == (160, 20)
     assert 0 <= record["ood"]["differential_entropy_auroc"] <= 1
+    assert all(0 <= area <= 1 for area in record["ood"]["sampled_entropy_auroc"].values())
     plain = found["ood/cifar10-resnet18-svhn/0/none.json"]["ood"]
+    assert "sampled_entropy_auroc" not in plain
     assert plain["differential_entropy_auroc"] is None
     assert 0 <= plain["energy_auroc"] == record["ood"]["energy_auroc"] <= 1  # of the network, whatever the method
 
