@@ -124,7 +124,7 @@ def test_saved_outputs_with_their_last_layer_give_the_branch(folder: Path, array
     for name in ("val", "headless"):
         assert main(["calibrate", f"{name}.npz", "--input", "logits", "-o", f"{name}.safetensors"]) == 0
     fitted = [load_calibrator(f"{name}.safetensors")[0] for name in ("val", "headless")]
-    assert [float(calibrator.state_dict()["beta"]) for calibrator in fitted] == [4.0, 0.0]
+    assert [float(calibrator.state_dict()["beta"]) for calibrator in fitted] == [1.0, 0.0]
 
 
 def test_a_report_is_written(fitted: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,7 +30,7 @@ class SimplexTemperatureScaling(BranchCalibrator):
 
     def __init__(
         self,
-        betas: Sequence[float] = (4.0,),
+        betas: Sequence[float] = (1.0,),
         widths: Sequence[int] = (128, 64),
         n_steps: int = 1000,
         batch_size: int = 256,
