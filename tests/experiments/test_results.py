@@ -188,7 +188,7 @@ def test_the_page_has_every_study_that_has_records(results: Path) -> None:
             results,
             record("uncertainty", row, seed, "sts-features-4", 0.01, 0.2, stranger="svhn", ood={**SCORES, **margins}),
         )
-    assert "earlier version" not in render.render(results)
+    assert "fitted by an earlier version" not in render.render(results)
     write(results, record("ood", row, 1, "sts-paper", 0.01, 0.3, stranger="svhn", ood=SCORES))
     page = render.render(results)
     assert "- STS, paper on CIFAR-10, ResNet-18 in Appendix F was fitted by an earlier version than in Table 1." in page
