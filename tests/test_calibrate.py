@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from simplexcal._checks import NotFittedError
 from simplexcal.backbone import Backbone
-from simplexcal.calibrate import CalibratedModel, calibrate, load
+from simplexcal.calibrate import CalibratedModel, _where_to_fit, calibrate, load
 from simplexcal.calibrators import (
     CALIBRATORS,
     Calibrator,
@@ -359,6 +359,23 @@ def test_everything_happens_on_the_networks_device(method: str, mixup: str, imag
     on_cpu = load(tmp_path / "file", net.cpu())
     assert on_cpu.predict(images).probs.device.type == model.predict(images).probs.device.type == "cpu"
     assert on_cpu.cuda().predict(images).probs.device.type == "cuda"
+
+
+def test_a_fit_is_on_the_cpu_where_the_networks_device_has_no_float64() -> None:
+    found = [_where_to_fit(torch.device(name)).type for name in ("mps", "cuda", "cpu")]
+    assert found == ["cpu", "cuda", "cpu"]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("mixup", ["features", "inputs"])
+def test_a_fit_on_the_cpu_serves_a_network_elsewhere(
+    mixup: str, images: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("simplexcal.calibrate._where_to_fit", lambda _: torch.device("cpu"))
+    net = make_net()
+    data = make_data(net)
+    model = calibrate(net.cuda(), data, METHODS["sts"](), mixup=mixup, generator=seeded())
+    assert model.predict(images).probs.device.type == "cuda"
 
 
 # --- methods and errors -----------------------------------------------------------------------------------------------

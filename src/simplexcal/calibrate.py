@@ -77,7 +77,7 @@ def calibrate(
     inputs: list[Tensor] = []
     with _recording(backbone, inputs) if mixup == "inputs" else nullcontext():
         outputs, labels = extract(backbone, data, batch_size=batch_size, progress=progress)
-    outputs = outputs.to(backbone.head.weight.device)
+    outputs = outputs.to(_where_to_fit(backbone.head.weight.device))
     source = _mixup(mixup, backbone, inputs, outputs, labels)
     calibrator.fit(outputs, labels, mixup=source, generator=generator, progress=progress)
     return CalibratedModel(backbone, calibrator)
@@ -111,6 +111,11 @@ def _check_mixup(mixup: str | None) -> None:
         raise ValueError(f'`mixup` must be "features", "inputs" or None; got {mixup!r}.')
 
 
+def _where_to_fit(device: torch.device) -> torch.device:
+    """Return the network's device, or the CPU where that has no float64, as Apple's MPS."""
+    return torch.device("cpu") if device.type == "mps" else device
+
+
 def _mixup(
     mixup: str | None, backbone: Backbone, inputs: list[Tensor], outputs: Outputs, labels: Tensor
 ) -> Mixup | None:
@@ -118,7 +123,7 @@ def _mixup(
         return None
     if mixup == "features":
         return FeatureMixup(backbone.head, outputs, labels)
-    return InputMixup(backbone, torch.cat(inputs), labels)
+    return InputMixup(lambda x: backbone(x).to(outputs.logits.device), torch.cat(inputs), labels)
 
 
 def _recording(backbone: Backbone, inputs: list[Tensor]) -> RemovableHandle:
