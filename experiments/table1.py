@@ -137,12 +137,12 @@ def _within_floor(group: Group) -> str:
 
 
 def _gaps(group: Group) -> str:
-    """Say by how much confidence exceeds accuracy on either half, for the methods that have it on record."""
+    """Say by how much confidence exceeds accuracy on either half, where several methods have it on record."""
     parts = []
     for m in (m for m in ORDER if m in group and all("gap" in r["validation"] for r in group[m])):
         seen, confidence = (number(group[m], *keys, factor=100).mean for keys in (("validation", "gap"), CONFIDENCE))
         parts.append(f"{TITLES[m]} {seen:+.2f} and {confidence - number(group[m], 'accuracy', factor=100).mean:+.2f}")
-    if not parts:
+    if len(parts) < 2:
         return ""
     return (
         f"Mean confidence less accuracy, in %, on the validation half and on the test half: {', '.join(parts)}. A "

@@ -131,13 +131,14 @@ def test_the_summary_by_hand(results: Path) -> None:
     assert lines[-1] == "Of these 2 networks, the default has the lowest NLL of all methods for 1."
 
 
-def test_gaps_between_confidence_and_accuracy_are_said_where_they_are_on_record(results: Path) -> None:
+def test_gaps_between_confidence_and_accuracy_are_said_where_several_are_on_record(results: Path) -> None:
     row, halves = "fmnist-lenet5", {"ece": 0.01, "gap": 0.02}
-    assert "less accuracy" not in " ".join(table1.sentences(row, read("table1", results)[row]))
-    for seed in (0, 1):  # confidence 0.8 and accuracy 0.9 on the test half
-        write(results, record("table1", row, seed, "ts", 0.01, 0.3, validation=halves))
+    for method in ("ts", "sts"):
+        assert "less accuracy" not in " ".join(table1.sentences(row, read("table1", results)[row]))
+        for seed in (0, 1):  # confidence 0.8 and accuracy 0.9 on the test half
+            write(results, record("table1", row, seed, method, 0.01, 0.3, validation=halves))
     said = " ".join(table1.sentences(row, read("table1", results)[row]))
-    assert "on the validation half and on the test half: TS +2.00 and -10.00." in said
+    assert "on the validation half and on the test half: TS +2.00 and -10.00, STS, default +2.00 and -10.00." in said
 
 
 def test_what_ets_gains_by_its_own_measure_is_said(results: Path) -> None:
