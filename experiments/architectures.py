@@ -1,7 +1,7 @@
 """The paper's networks, in the forms used for small images: a 3 × 3 stem of stride 1, and no pooling before the blocks.
 
 Each is a ``body`` that ends in a vector of features, and one linear layer, the ``head``. They take images of any side
-from 28 on, since the body ends in a mean over the places that are left. Two have another form for large images too.
+from 28 on, since the body ends in a mean over the places that are left. Two have other forms for large images too.
 """
 
 from collections.abc import Callable, Sequence
@@ -89,8 +89,12 @@ def resnet18(n_channels: int = 3, n_classes: int = 10) -> Classifier:
 
 def resnet18_strided(n_channels: int = 3, n_classes: int = 10) -> Classifier:
     """Return a ResNet-18 as published for large images: its stem leaves a quarter of their side."""
-    stem = [nn.Conv2d(n_channels, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
-    return _resnet(BasicBlock, RESNET18, stem, n_classes)
+    return _resnet(BasicBlock, RESNET18, [*_strided_stem(n_channels), nn.MaxPool2d(3, 2, 1)], n_classes)
+
+
+def resnet18_halved(n_channels: int = 3, n_classes: int = 10) -> Classifier:
+    """Return a ResNet-18 with the published stem but for its pooling: half of the side is left."""
+    return _resnet(BasicBlock, RESNET18, _strided_stem(n_channels), n_classes)
 
 
 def resnet50(n_channels: int = 3, n_classes: int = 10) -> Classifier:
@@ -140,6 +144,7 @@ NETWORKS: dict[str, Callable[[int, int], nn.Module]] = {
     "vgg16-bn-flat": vgg16_bn_flat,
     "resnet18": resnet18,
     "resnet18-strided": resnet18_strided,
+    "resnet18-halved": resnet18_halved,
     "resnet50": resnet50,
     "densenet121": densenet121,
 }
@@ -163,6 +168,10 @@ def _resnet(
             body.append(block(n, 64 << stage, stride=2 if stage > 0 and i == 0 else 1))
             n = block.expansion * (64 << stage)
     return Classifier(body, n, n_classes)
+
+
+def _strided_stem(n_channels: int) -> list[nn.Module]:
+    return [nn.Conv2d(n_channels, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
 
 
 def _vgg16(n_channels: int) -> list[nn.Module]:

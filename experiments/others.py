@@ -137,8 +137,8 @@ def forms(rows: Rows) -> str:
     """Return accuracy and ECE of networks in another form, beside the paper's."""
     said = (
         "The paper says little of its networks. Table 1 has them in the forms for small images; these have another: a "
-        "ResNet-18 whose 7 × 7 stem and pooling leave a quarter of the side, and a VGG16-BN whose last layer, like the "
-        "branch, takes the features of all 3 × 3 places."
+        "ResNet-18 whose 7 × 7 stem, with pooling or without, leaves a quarter or a half of the side, and a VGG16-BN "
+        "whose last layer, like the branch, takes the features of all 3 × 3 places."
     )
     lines = []
     for row, group in rows.items():
