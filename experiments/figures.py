@@ -13,7 +13,7 @@ from torch.distributions import Dirichlet
 import simplexcal as sc
 from experiments.methods import PAPER_BETAS, TITLES
 from experiments.others import Searched, errors
-from experiments.records import Group, Record
+from experiments.records import Group, Record, spread
 from experiments.rows import ROWS
 from simplexcal.plots import beta_sensitivity, simplex_density, simplex_grid
 
@@ -37,8 +37,8 @@ def _bars(records: list[Record], ax: Axes) -> None:
     for i, left in enumerate(edges[:-1]):
         found = [r["bins"]["accuracy"][i] for r in records if r["bins"]["accuracy"][i] is not None]
         if found:
-            spread = statistics.stdev(found) if len(found) > 1 else 0.0
-            ax.bar(left, statistics.mean(found), edges[i + 1] - left, yerr=spread, align="edge", color="#A6CBE3")
+            height, width = statistics.mean(found), edges[i + 1] - left
+            ax.bar(left, height, width, yerr=spread(found), align="edge", color="#A6CBE3")
     ax.plot([0, 1], [0, 1], "--", color="#333333", linewidth=1)
     ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="Confidence", ylabel="Accuracy", aspect="equal")
 
@@ -63,9 +63,8 @@ def sensitivity(rows: Searched, path: Path) -> None:
     ax = figure.subplots()
     for row, records in rows.items():
         found = {b: found for b in PAPER_BETAS if (found := errors(records, b, "test"))}
-        spread = [statistics.stdev(e) if len(e) > 1 else 0.0 for e in found.values()]
-        medians = list(map(statistics.median, found.values()))
-        beta_sensitivity(list(found), medians, ax, spread=spread, label=ROWS[row].title)
+        medians, spreads = list(map(statistics.median, found.values())), list(map(spread, found.values()))
+        beta_sensitivity(list(found), medians, ax, spread=spreads, label=ROWS[row].title)
     _save(figure, path)
 
 

@@ -14,7 +14,7 @@ from experiments.paper import (
     TABLE1,
     Number,
 )
-from experiments.records import Record, Rows, fitted_on, number, shown, table
+from experiments.records import Record, Rows, fitted_on, number, shown, spread, table
 from experiments.rows import FORM_OF, ROWS
 from experiments.strangers import ood, uncertainty
 from experiments.table1 import betas_of
@@ -70,8 +70,7 @@ def beta(rows: Searched) -> str:
 def _median(found: list[float]) -> str:
     if not found:
         return "diverged"
-    spread = statistics.stdev(found) if len(found) > 1 else 0.0
-    return f"{100 * statistics.median(found):.2f} ± {100 * spread:.2f}"
+    return shown(Number(100 * statistics.median(found), 100 * spread(found)))
 
 
 def _best_beta(records: list[Record], half: str) -> float:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Number(NamedTuple):
-    """Mean ± standard deviation."""
+    """Mean ± standard deviation; the latter is nan where there is one value only."""
 
     mean: float
     std: float
@@ -77,4 +77,4 @@ def best(numbers: dict[str, Number], largest: bool = False) -> set[str]:
     """
     sign = -1 if largest else 1
     mean, std = min(numbers.values(), key=lambda number: sign * number.mean)
-    return {name for name, number in numbers.items() if sign * (number.mean - mean) <= std}
+    return {name for name, x in numbers.items() if x.mean == mean or sign * (x.mean - mean) <= std}

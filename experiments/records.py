@@ -1,8 +1,9 @@
 """The records of a study: read, grouped, and brought to mean ± standard deviation over the seeds."""
 
 import json
+import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +38,14 @@ def values(records: Iterable[Record], *keys: str, factor: float = 1.0) -> list[f
 
 
 def number(records: Iterable[Record], *keys: str, factor: float = 1.0) -> Number:
-    """Return mean and standard deviation of the numbers at these keys; one record has no deviation."""
+    """Return mean and standard deviation of the numbers at these keys."""
     found = values(records, *keys, factor=factor)
-    return Number(statistics.mean(found), statistics.stdev(found) if len(found) > 1 else 0.0)
+    return Number(statistics.mean(found), spread(found))
+
+
+def spread(found: Sequence[float]) -> float:
+    """Return the standard deviation, which one value does not have: nan."""
+    return statistics.stdev(found) if len(found) > 1 else math.nan
 
 
 def fitted_on(record: Record) -> str:
@@ -49,8 +55,8 @@ def fitted_on(record: Record) -> str:
 
 
 def shown(x: Number, digits: int = 2, bold: bool = False) -> str:
-    """Return "mean ± deviation"."""
-    text = f"{x.mean:.{digits}f} ± {x.std:.{digits}f}"
+    """Return "mean ± deviation", or the one value there is."""
+    text = f"{x.mean:.{digits}f}" + ("" if math.isnan(x.std) else f" ± {x.std:.{digits}f}")
     return f"**{text}**" if bold else text
 
 

@@ -141,7 +141,8 @@ def _training(record: Record) -> str:
     made = record["training"]
     company = [ROWS[row].title for row in made.get("rows", ()) if row != record["row"]]
     beside = f" beside {' and '.join(company)}" if company else ""
-    return f"{made['at_once']} at once{beside} in {made['seconds']:.0f} s"
+    company_of = f"{made['at_once']} at once{beside}" if made["at_once"] > 1 else "alone"
+    return f"{company_of} in {made['seconds']:.0f} s"
 
 
 def _others(studies: dict[str, Rows]) -> Iterator[str]:

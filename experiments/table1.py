@@ -55,7 +55,8 @@ def _line(row: str, group: Group, methods: list[str], key: str, factor: float, d
         m: shown(found[m], digits, m in bold) + (f" (of {len(group[m])})" if len(group[m]) < most else "")
         for m in found
     }
-    return [ROWS[row].title, *(cells.get(m, "") for m in methods)]
+    title = ROWS[row].title + (" (one network)" if most == 1 else "")
+    return [title, *(cells.get(m, "") for m in methods)]
 
 
 def _best_likelihoods(rows: Rows) -> str:
@@ -80,9 +81,10 @@ def sentences(row: str, group: Group) -> list[str]:
 def _accuracy(row: str, group: Group) -> str:
     ours, theirs = number(group["none"], "accuracy", factor=100), TABLE1[row]["accuracy"]
     start, their_start = number(group["none"], "metrics", "ece", factor=100), TABLE1[row]["none"]
+    have, begin = ("networks have", "start") if len(group["none"]) > 1 else ("network has", "starts")
     return (
-        f"The networks have an accuracy of {shown(ours)} % (the paper's: {theirs.mean} ± {theirs.std}), and start from "
-        f"an ECE of {shown(start)} ({shown(their_start)})."
+        f"The {have} an accuracy of {shown(ours)} % (the paper's: {theirs.mean} ± {theirs.std}), and {begin} from an "
+        f"ECE of {shown(start)} ({shown(their_start)})."
     )
 
 

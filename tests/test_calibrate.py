@@ -1,4 +1,5 @@
 import copy
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ from simplexcal.records import Prediction
 
 N, K, D = 80, 4, 6
 Data = tuple[Tensor, Tensor]
+NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 class Net(nn.Module):
@@ -343,7 +345,7 @@ def test_a_method_can_train_on_its_outputs_even_in_inference_mode(net: Net, data
         calibrate(net, data, FullBatch())
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@NEEDS_CUDA
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("mixup", ["features", "inputs"])
 def test_everything_happens_on_the_networks_device(method: str, mixup: str, images: Tensor, tmp_path: Path) -> None:
@@ -366,16 +368,23 @@ def test_a_fit_is_on_the_cpu_where_the_networks_device_has_no_float64() -> None:
     assert found == ["cpu", "cuda", "cpu"]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("mixup", ["features", "inputs"])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_CUDA)])
 def test_a_fit_on_the_cpu_serves_a_network_elsewhere(
-    mixup: str, images: Tensor, monkeypatch: pytest.MonkeyPatch
+    device: str, mixup: str, images: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("simplexcal.calibrate._where_to_fit", lambda _: torch.device("cpu"))
+    asked = []
+
+    def on_the_cpu(where: torch.device) -> torch.device:
+        asked.append(where.type)
+        return torch.device("cpu")
+
+    monkeypatch.setattr(sys.modules["simplexcal.calibrate"], "_where_to_fit", on_the_cpu)  # the name is a function's
     net = make_net()
     data = make_data(net)
-    model = calibrate(net.cuda(), data, METHODS["sts"](), mixup=mixup, generator=seeded())
-    assert model.predict(images).probs.device.type == "cuda"
+    model = calibrate(net.to(device), data, METHODS["sts"](), mixup=mixup, generator=seeded())
+    assert asked == [device]
+    assert model.predict(images).probs.device.type == device
 
 
 # --- methods and errors -----------------------------------------------------------------------------------------------

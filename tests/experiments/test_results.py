@@ -1,6 +1,7 @@
 """From records to the page: the paper's rule for bold, tables and sentences by hand."""
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 from experiments import figures, others, paper, render, table1
 from experiments.paper import Number, best
 from experiments.place import write_json
-from experiments.records import number, read
+from experiments.records import number, read, shown
 from experiments.scores import MARGINS
 from experiments.studies import STUDIES
 
@@ -107,7 +108,11 @@ def test_the_rule_for_bold_gives_the_papers_detection(row: str, stranger: str, m
 def test_mean_and_deviation_by_hand(results: Path) -> None:
     group = read("table1", results)["fmnist-lenet5"]
     assert number(group["none"], "metrics", "ece", factor=100) == pytest.approx((4.5, 0.5**0.5))
-    assert number(group["none"][:1], "metrics", "ece") == (0.04, 0.0)
+    alone = number(group["none"][:1], "metrics", "ece")
+    assert alone.mean == 0.04
+    assert math.isnan(alone.std)  # not 0, which would say that networks agree
+    assert shown(alone, bold=True) == "**0.04**"
+    assert best({"a": alone, "b": Number(0.04, 0.0), "c": Number(0.05, 1.0)}) == {"a", "b"}
 
 
 def test_a_row_by_hand(results: Path) -> None:
@@ -126,7 +131,7 @@ def test_the_summary_by_hand(results: Path) -> None:
     lines = table1.summary(dict(sorted(read("table1", results).items(), reverse=True))).splitlines()
     assert lines[0] == "| ECE % | pre-trained | TS | STS, paper | STS, default |"
     assert lines[2] == "| Fashion-MNIST, LeNet-5 | 4.50 ± 0.71 | 1.00 ± 0.28 | **0.91 ± 0.00** | 1.10 ± 0.14 |"
-    assert lines[3] == "| CIFAR-10, ResNet-18 |  | **2.00 ± 0.00** |  |  |"
+    assert lines[3] == "| CIFAR-10, ResNet-18 (one network) |  | **2.00** |  |  |"
     assert lines[7].endswith("| **0.2450 ± 0.0778** | **0.2550 ± 0.0778** | **0.2500 ± 0.0566** |")
     assert lines[-1] == "Of these 2 networks, the default has the lowest NLL of all methods for 1."
 
