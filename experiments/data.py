@@ -54,7 +54,7 @@ def load(name: str, folder: Path) -> Images:
 
 
 def load_ood(name: str, folder: Path) -> Tensor:
-    """Return strangers' images by their set's name: notmnist (28 × 28); svhn, tinyimagenet, lsun, cifar100 (32)."""
+    """Return strangers' images by their set's name: notmnist (28 × 28), or one of 32 × 32 in ``STRANGERS``."""
     _check_name(name, STRANGERS)
     return STRANGERS[name](folder)
 
@@ -108,6 +108,7 @@ STRANGERS: dict[str, Callable[[Path], Tensor]] = {
     "svhn": lambda folder: read_svhn(folder / "svhn" / "test_32x32.mat")[0],
     "tinyimagenet": lambda folder: read_images(folder / "tinyimagenet_resize", 32),
     "lsun": lambda folder: read_images(folder / "lsun", 32),
+    "cifar10": lambda folder: _cifar10(folder).test_images,
     "cifar100": lambda folder: _cifar100(folder).test_images,
 }
 

@@ -18,7 +18,7 @@ from experiments.mixing import mixup
 from experiments.place import Place, device_name, write_json
 from experiments.pretrained import Halves, read_outputs, read_strangers, training_of
 from experiments.rows import ROWS
-from experiments.scores import judged_by_energy, judged_by_samples
+from experiments.scores import judged_by_energy, judged_by_mean, judged_by_samples
 from experiments.studies import STUDIES
 from simplexcal.evaluate import evaluate, evaluate_ood
 from simplexcal.io import load_calibrator, save_calibrator
@@ -149,6 +149,8 @@ def _judged(job: Job, fitted: Fitted, data: Halves, place: Place) -> Record:
         "bins": _bins(prediction, data.test_labels),
         "betas": _each_beta(fitted, data),
     }
+    if isinstance(fitted.calibrator, sc.SimplexTemperatureScaling) and not fitted.calibrator.head:
+        record["sampled"] = judged_by_mean(fitted.calibrator.concrete(test), data.test_labels, job.seed)
     if job.stranger is not None:
         strangers = read_strangers(job.row, job.seed, job.stranger, place)
         unknown = _on_cpu(fitted.calibrator(strangers.to(fitted.device)))

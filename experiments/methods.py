@@ -68,9 +68,12 @@ METHODS: dict[str, Method] = {
     "ets-nll": Method(lambda: sc.EnsembleTemperatureScaling("nll")),
     "ts-x0.3": Method(sc.TemperatureScaling, factor=0.3),
     "sts-x0.3": Method(sc.SimplexTemperatureScaling, factor=0.3),
-    **{f"sts-{kind}": Method(branch_alone(*PAPER_BETAS, n_steps=3000), mixes) for kind, mixes in MIXED.items()},
     **{
-        f"sts-{kind}-{beta:g}": Method(branch_alone(beta), mixes)
+        f"sts-{kind}": Method(branch_alone(*PAPER_BETAS, n_steps=3000), mixes, gpu=mixes is INPUTS)
+        for kind, mixes in MIXED.items()
+    },
+    **{
+        f"sts-{kind}-{beta:g}": Method(branch_alone(beta), mixes, gpu=mixes is INPUTS)
         for kind, mixes in MIXED.items()
         for beta in UNCERTAINTY_BETAS
     },

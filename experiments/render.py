@@ -61,6 +61,7 @@ OF_STRANGERS = {
     "notmnist": "notMNIST: 10000 letters; the paper had 18724.",
     "tinyimagenet": "Tiny-ImageNet stands beside LSUN, which could not be had; it is another data set.",
     "cifar100": "CIFAR-100 as strangers to CIFAR-10's networks is not in the paper.",
+    "cifar10": "Strangers to CIFAR-100's networks are not in the paper.",
 }
 
 

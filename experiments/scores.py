@@ -1,15 +1,15 @@
-"""Scores that tell strangers apart, beside the library's own: the network's energy, and the paper's entropy.
+"""Scores beside the library's own: the network's energy, and what the paper estimates from 30 samples (Appendix E).
 
-The paper estimates the differential entropy by the mean of -ln p over 30 samples (Appendix E). The density has poles at
-the border of the simplex, where most samples of a sure prediction lie: how near to it they may come matters. So the
-estimate is made with samples that are kept a margin away, too.
+Its probabilities are the mean of the samples, its differential entropy the mean of -ln p over them. The density has
+poles at the border of the simplex, where most samples of a sure prediction lie: how near to it they may come matters.
+So the entropy is estimated with samples that are kept a margin away, too.
 """
 
 import torch
 from torch import Tensor
 
 import simplexcal as sc
-from simplexcal.metrics import aupr, auroc, fpr_at_tpr
+from simplexcal.metrics import aupr, auroc, ece, fpr_at_tpr
 
 N_SAMPLES = 30
 MARGINS = (0.0, 1e-7, 1e-5, 1e-3)
@@ -21,6 +21,21 @@ def judged_by_energy(known: sc.Outputs, unknown: sc.Outputs) -> dict[str, float]
     stranger = torch.arange(len(score)) >= len(known)
     measures = {"auroc": auroc, "aupr": aupr, "fpr_95": fpr_at_tpr}
     return {f"energy_{name}": measure(score, stranger).item() for name, measure in measures.items()}
+
+
+def judged_by_mean(law: sc.Concrete, labels: Tensor, seed: int) -> dict[str, float]:
+    """Return ECE and accuracy of the paper's estimate of the probabilities, and the share of labels that it changes."""
+    generator = torch.Generator(law.logits.device).manual_seed(seed)
+    total = torch.zeros_like(law.logits)
+    for _ in range(N_SAMPLES):
+        total += law.sample((), generator)
+    confidence, label = (total / N_SAMPLES).clamp(max=1).cpu().max(-1)
+    correct, changed = label == labels, label != law.logits.argmax(-1).cpu()
+    return {
+        "ece": ece(confidence, correct).item(),
+        "accuracy": correct.double().mean().item(),
+        "changed": changed.double().mean().item(),
+    }
 
 
 def judged_by_samples(known: sc.Concrete, unknown: sc.Concrete, seed: int) -> dict[str, float]:

@@ -13,7 +13,11 @@ STRANGERS = {
     "fmnist-resnet18": ("notmnist",),
     "cifar10-resnet18": ("svhn", "lsun", "tinyimagenet"),
 }
-MORE_STRANGERS = {**STRANGERS, "cifar10-resnet18": (*STRANGERS["cifar10-resnet18"], "cifar100")}
+MORE_STRANGERS = {
+    **STRANGERS,
+    "cifar10-resnet18": (*STRANGERS["cifar10-resnet18"], "cifar100"),
+    "cifar100-resnet50": ("svhn", "tinyimagenet", "cifar10"),
+}
 
 
 class Study(NamedTuple):
@@ -42,12 +46,12 @@ STUDIES = {
     "forms": Study(f"{OURS}its networks in another form", tuple(FORM_OF), ("none", "ts", "sts", "sts-paper")),
     "variants": Study(
         f"{OURS}variants of the methods",
-        ("fmnist-lenet5",),
+        TABLE1_ROWS,
         ("ets-nll", "ts-x0.3", "sts-x0.3", *(f"sts-{kind}" for kind in MIXED)),
     ),
     "uncertainty": Study(
         f"{OURS}which mixes and which β tell strangers apart",
-        ("fmnist-lenet5", "cifar10-resnet18"),
+        ("fmnist-lenet5", "cifar10-resnet18", "cifar100-resnet50"),
         ("none", *(f"sts-{kind}-{beta:g}" for kind in MIXED for beta in UNCERTAINTY_BETAS)),
         MORE_STRANGERS,
     ),

@@ -9,6 +9,8 @@ from experiments.rows import ROWS
 
 ORDER = ("none", "ts", "ets", "pts", "adats", "sts-paper", "sts")
 CONFIDENCE = ("metrics", "confidence")
+TILTED = ("ts", "pts", "sts-paper", "sts")
+SURE = 0.9  # an edge of the bins
 HEADER = ("method", "seeds", "ECE %", "paper's ECE %", "floor, 95 %", "NLL", "β", "fit, s", "predict, s")
 
 
@@ -72,7 +74,7 @@ def _best_likelihoods(rows: Rows) -> str:
 def sentences(row: str, group: Group) -> list[str]:
     """Return what the records of a row say, good or bad."""
     said = [_accuracy(row, group), *_against_paper(row, group), _on_validation(group)]
-    said += [_squared(group), _within_floor(group), _gaps(group)]
+    said += [_squared(group), _within_floor(group), _gaps(group), _tilt(group)]
     if "sts" in group:
         said += [_likelihood(group), _error(group)]
     return [sentence for sentence in said if sentence]
@@ -150,6 +152,29 @@ def _gaps(group: Group) -> str:
         f"Mean confidence less accuracy, in %, on the validation half and on the test half: {', '.join(parts)}. A "
         "change that all methods share is the luck of the split."
     )
+
+
+def _tilt(group: Group) -> str:
+    """Say how far methods are off where they are sure and where not, which one temperature could not mend at once."""
+    parts = []
+    for m in (m for m in TILTED if m in group):
+        gaps = [100 * statistics.mean(_gap_of_bins(r["bins"], side) for r in group[m]) for side in (False, True)]
+        unsure, sure = (f"{round(gap, 1) + 0.0:+.1f}" for gap in gaps)  # no -0.0
+        parts.append(f"{TITLES[m]} {unsure} and {sure}")
+    return (
+        f"Confidence less accuracy on the test half, in %, of inputs with a confidence up to {SURE} and of the others: "
+        f"{', '.join(parts)}."
+    )
+
+
+def _gap_of_bins(bins: Record, sure: bool) -> float:
+    """Return confidence less accuracy in the bins above SURE, or in the others; 0 where there are no inputs."""
+    n = total = 0.0
+    columns = (bins["edges"], bins["edges"][1:], bins["count"], bins["confidence"], bins["accuracy"])
+    for left, right, count, confidence, accuracy in zip(*columns, strict=False):
+        if count and ((left + right) / 2 > SURE) == sure:
+            n, total = n + count, total + count * (confidence - accuracy)
+    return total / max(n, 1.0)
 
 
 def _likelihood(group: Group) -> str:

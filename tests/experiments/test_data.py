@@ -27,6 +27,12 @@ def write_idx(folder: Path, split: str, n: int, packed: bool) -> None:
         write(folder / (name + ".gz" if packed else name), gzip.compress(content) if packed else content)
 
 
+def write_cifar10(folder: Path) -> None:
+    for i in range(1, 6):
+        write(folder / "cifar-10-batches-bin" / f"data_batch_{i}.bin", (bytes([i]) + bytes([10 * i]) * 3072) * 2)
+    write(folder / "cifar-10-batches-bin" / "test_batch.bin", bytes([9]) + bytes(3072))
+
+
 def write_cifar100(folder: Path) -> None:
     for split, fine in (("train", 5), ("test", 1)):
         write(folder / "cifar-100-binary" / f"{split}.bin", bytes([19, fine]) + bytes(3072))
@@ -44,9 +50,7 @@ def test_fashion_mnist(tmp_path: Path, packed: bool) -> None:
 
 
 def test_cifar10_has_its_batches_in_order(tmp_path: Path) -> None:
-    for i in range(1, 6):
-        write(tmp_path / "cifar-10-batches-bin" / f"data_batch_{i}.bin", (bytes([i]) + bytes([10 * i]) * 3072) * 2)
-    write(tmp_path / "cifar-10-batches-bin" / "test_batch.bin", bytes([9]) + bytes(3072))
+    write_cifar10(tmp_path)
     loaded = data.load("cifar10", tmp_path)
     assert loaded.train_labels.tolist() == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
     assert loaded.train_images[:, 0, 0, 0].tolist() == [10, 10, 20, 20, 30, 30, 40, 40, 50, 50]
@@ -77,6 +81,7 @@ def test_strangers(tmp_path: Path) -> None:
     for folder in ("tinyimagenet_resize", "lsun"):
         (tmp_path / folder).mkdir()
         Image.new("RGB", (40, 32)).save(tmp_path / folder / "00000.png")
+    write_cifar10(tmp_path)
     write_cifar100(tmp_path)
     shapes = {name: tuple(data.load_ood(name, tmp_path).shape) for name in data.STRANGERS}
     assert shapes == {
@@ -84,6 +89,7 @@ def test_strangers(tmp_path: Path) -> None:
         "svhn": (4, 3, 32, 32),
         "tinyimagenet": (1, 3, 32, 32),
         "lsun": (1, 3, 32, 32),
+        "cifar10": (1, 3, 32, 32),
         "cifar100": (1, 3, 32, 32),
     }
 

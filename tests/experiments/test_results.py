@@ -47,7 +47,12 @@ def record(study: str, row: str, seed: int, method: str, ece: float, nll: float,
             "confidence": 0.8,
         },
         "validation": {"ece": ece / 2},
-        "bins": {"edges": [0.0, 0.5, 1.0], "accuracy": [None, 0.8]},
+        "bins": {
+            "edges": [0.0, 0.3, 0.6, 0.9, 1.0],
+            "count": [0, 30, 10, 60],
+            "confidence": [None, 0.5, 0.7, 0.95],
+            "accuracy": [None, 0.4, 0.8, 0.99],
+        },
         **more,
     }
 
@@ -139,7 +144,7 @@ def test_the_summary_by_hand(results: Path) -> None:
 def test_gaps_between_confidence_and_accuracy_are_said_where_several_are_on_record(results: Path) -> None:
     row, halves = "fmnist-lenet5", {"ece": 0.01, "gap": 0.02}
     for method in ("ts", "sts"):
-        assert "less accuracy" not in " ".join(table1.sentences(row, read("table1", results)[row]))
+        assert "Mean confidence less accuracy" not in " ".join(table1.sentences(row, read("table1", results)[row]))
         for seed in (0, 1):  # confidence 0.8 and accuracy 0.9 on the test half
             write(results, record("table1", row, seed, method, 0.01, 0.3, validation=halves))
     said = " ".join(table1.sentences(row, read("table1", results)[row]))
@@ -161,6 +166,7 @@ def test_what_is_said_follows_from_the_records(results: Path) -> None:
         "below its 95 % floor, and so no proof of any error: pre-trained 0, TS 1, STS, paper 2, STS, default 1" in said
     )
     assert "pre-trained -0.2000 (2 of 2), TS +0.0050 (1 of 2), STS, paper -0.0050 (1 of 2)" in said
+    assert "with a confidence up to 0.9 and of the others: TS +5.0 and -4.0, STS, paper +5.0 and -4.0" in said
     assert "The default's mean ECE is 1.10; smaller are those of TS (1.00), STS, paper (0.91)." in said
 
 
