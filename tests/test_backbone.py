@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis.strategies import integers
 from methods import state
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from simplexcal.backbone import Backbone, extract
@@ -456,6 +457,19 @@ def test_a_compiled_network_is_read_uncompiled() -> None:
     compiled._orig_mod = net
     close(Backbone(compiled)(x), Backbone(net)(x))
     assert Backbone(compiled).fingerprint() == Backbone(net).fingerprint()
+
+
+def test_a_parallel_network_is_the_network_that_it_wraps(tmp_path: Path) -> None:
+    net, x = Made(lambda z: z), torch.randn(3, 4)
+    torch.distributed.init_process_group("gloo", f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        for wrapped in (nn.DataParallel(net), DistributedDataParallel(net), nn.DataParallel(nn.DataParallel(net))):
+            backbone = Backbone(wrapped)
+            close(backbone(x), Backbone(net)(x))
+            assert backbone.fingerprint() == Backbone(net).fingerprint()
+            assert backbone.head is Backbone(net, backbone._head_name).head
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_torchs_encoder_stays_on_its_fast_path() -> None:

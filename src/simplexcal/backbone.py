@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 from simplexcal._calls import Call, frozen, linear_layers, logits_of, recorded
@@ -33,8 +34,8 @@ class Backbone(nn.Module):
         if not isinstance(net, nn.Module):
             raise TypeError(f"`net` must be a torch.nn.Module; got {type(net).__name__}. For logits, use Outputs.")
         # Not a submodule, so that no optimiser, train(), requires_grad_() or state_dict() reaches the network through
-        # this object. And not compiled, since a compiled network skips the hooks that come after its compilation.
-        self.__dict__["net"] = getattr(net, "_orig_mod", net)
+        # this object.
+        self.__dict__["net"] = _unwrapped(net)
         self._head_name = head
         if head not in (None, *(names := list(linear_layers(self.net)))):
             raise ValueError(f"`head` must name a linear layer; got {head!r}. The last ones are {names[-5:]}.")
@@ -96,6 +97,13 @@ def extract(
     if not columns:
         raise ValueError("`data` is empty. Pass at least one batch; an iterator that was read before gives no more.")
     return Outputs(columns[0], columns[1]), columns[2]
+
+
+def _unwrapped(net: nn.Module) -> nn.Module:
+    """Return the network itself: a compiled one skips later hooks, a parallel one runs copies and has other names."""
+    parallel = nn.DataParallel, DistributedDataParallel
+    inner = net.module if isinstance(net, parallel) else getattr(net, "_orig_mod", net)
+    return net if inner is net else _unwrapped(inner)
 
 
 def _features(call: Call, logits: Tensor) -> Tensor | None:
