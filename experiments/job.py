@@ -61,7 +61,8 @@ class Fitted(NamedTuple):
 
 def run(job: Job, place: Place) -> Record:
     """Do the job, write its record, and return it."""
-    data = _scaled(read_outputs(job.row, job.seed, place), METHODS[job.method].factor)
+    method = METHODS[job.method]
+    data = _fewer(_scaled(read_outputs(job.row, job.seed, place), method.factor), method.n_fit, job.seed)
     fitted = _from_cache(job, place) if job.stranger is not None else None
     fitted = fitted or _fit(job, data, place)
     record = {**_about(job, fitted, place), **_judged(job, fitted, data, place)}
@@ -72,6 +73,14 @@ def run(job: Job, place: Place) -> Record:
 def _scaled(data: Halves, factor: float) -> Halves:
     fit, test = (sc.Outputs(factor * outputs.logits, outputs.features) for outputs in (data.fit, data.test))
     return data._replace(fit=fit, test=test)
+
+
+def _fewer(data: Halves, n_fit: int | None, seed: int) -> Halves:
+    """Leave only so many images to calibrate with, drawn by the seed."""
+    rows = torch.randperm(len(data.fit), generator=torch.Generator().manual_seed(seed))
+    return (
+        data if n_fit is None else data._replace(fit=data.fit[rows[:n_fit]], fit_labels=data.fit_labels[rows[:n_fit]])
+    )
 
 
 def _fit(job: Job, data: Halves, place: Place) -> Fitted:
@@ -104,6 +113,7 @@ def _about(job: Job, fitted: Fitted, place: Place) -> Record:
         "settings": fitted.calibrator.settings,
         "mixes": None if mixes is None else mixes._asdict(),
         "mixed_in": _mixed_in(job, fitted.device),
+        "n_fit": METHODS[job.method].n_fit,
         "beta": _beta(fitted.calibrator),
         "training": training_of(job.row, job.seed, place),
         "trial": place.trial,

@@ -20,12 +20,16 @@ class Mixes(NamedTuple):
 
 
 class Method(NamedTuple):
-    """A calibrator to be, its mixes if it learns from any, whether it is worth a GPU, and a factor of the logits."""
+    """A calibrator to be, its mixes if it learns from any, whether it is worth a GPU, a factor of the logits.
+
+    ``n_fit`` images of the validation half calibrate, or all of them.
+    """
 
     make: Callable[[], sc.Calibrator]
     mixes: Mixes | None = None
     gpu: bool = False
     factor: float = 1.0
+    n_fit: int | None = None
 
 
 def drawn_once(**changes: Any) -> Callable[[], sc.Calibrator]:
@@ -47,6 +51,12 @@ def branch_alone(*betas: float, **settings: Any) -> Callable[[], sc.Calibrator]:
 INPUTS, FEATURES = Mixes("inputs", 10, 10), Mixes("features", 100, 10, fresh=True)  # the paper's; the default's
 MIXED = {"features": FEATURES, "inputs": INPUTS}
 UNCERTAINTY_BETAS = (0.5, 1.0, 2.0, 4.0, 8.0)
+FEW = (100, 250, 500, 1000, 2000)
+OF_FEW = {  # without mixes, which would need every class and change no probability
+    "ts": sc.TemperatureScaling,
+    "ets": sc.EnsembleTemperatureScaling,
+    "sts": sc.SimplexTemperatureScaling,
+}
 
 METHODS: dict[str, Method] = {
     "none": Method(sc.Uncalibrated),
@@ -77,6 +87,7 @@ METHODS: dict[str, Method] = {
         for kind, mixes in MIXED.items()
         for beta in UNCERTAINTY_BETAS
     },
+    **{f"{name}-of-{n}": Method(make, n_fit=n) for name, make in OF_FEW.items() for n in FEW},
 }
 
 TITLES = {
@@ -100,6 +111,7 @@ TITLES = {
     **{f"sts-{kind}": f"STS, the branch alone, mixed {kind}" for kind in MIXED},
     **{f"sts-{kind}-{beta:g}": f"STS, mixed {kind}, β = {beta:g}" for kind in MIXED for beta in UNCERTAINTY_BETAS},
 }
+TITLES.update({f"{name}-of-{n}": f"{TITLES[name]}, {n} labels" for name in OF_FEW for n in FEW})
 
 # What a trial run makes of a method's settings: the same code in less than a second.
 TRIAL: dict[str, object] = {"n_steps": 4, "n_epochs": 1, "pool_size": 100, "batch_size": 50, "widths": (16,)}

@@ -176,6 +176,18 @@ def test_a_factor_of_the_logits_leaves_temperature_scaling_as_it_is(data: Path, 
     assert scaled["labels_preserved"]
 
 
+def test_fewer_images_calibrate_and_all_of_the_test_half_judge(data: Path, tmp_path: Path) -> None:
+    some = ("--rows", "fmnist-lenet5", "--seeds", "1", "--methods", "ts-of-100", "ts-of-2000")
+    assert main(arguments("few", data, tmp_path, *some)) == 0
+    assert main(arguments("table1", data, tmp_path, *some[:-2], "ts")) == 0  # all 160 of the tiny data
+    where = ("few/fmnist-lenet5/1/ts-of-100", "few/fmnist-lenet5/1/ts-of-2000", "table1/fmnist-lenet5/1/ts")
+    few, many, all_ = (records(tmp_path)[f"{name}.json"] for name in where)
+    assert few["n_fit"] == 100
+    assert many["metrics"]["nll"] == pytest.approx(all_["metrics"]["nll"], abs=1e-6)
+    assert few["metrics"]["nll"] != pytest.approx(all_["metrics"]["nll"], abs=1e-6)
+    assert few["metrics"]["n"] == all_["metrics"]["n"] == 160
+
+
 @pytest.mark.parametrize("study", ["variants", "uncertainty"])
 def test_the_studies_of_lenet5(study: str, data: Path, tmp_path: Path) -> None:
     assert main(arguments(study, data, tmp_path, "--rows", "fmnist-lenet5", "--seeds", "0")) == 0
