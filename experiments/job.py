@@ -77,10 +77,10 @@ def _scaled(data: Halves, factor: float) -> Halves:
 
 def _fewer(data: Halves, n_fit: int | None, seed: int) -> Halves:
     """Leave only so many images to calibrate with, drawn by the seed."""
-    rows = torch.randperm(len(data.fit), generator=torch.Generator().manual_seed(seed))
-    return (
-        data if n_fit is None else data._replace(fit=data.fit[rows[:n_fit]], fit_labels=data.fit_labels[rows[:n_fit]])
-    )
+    if n_fit is None:
+        return data
+    rows = torch.randperm(len(data.fit), generator=torch.Generator().manual_seed(seed))[:n_fit]
+    return data._replace(fit=data.fit[rows], fit_labels=data.fit_labels[rows])
 
 
 def _fit(job: Job, data: Halves, place: Place) -> Fitted:

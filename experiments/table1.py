@@ -161,6 +161,8 @@ def _tilt(group: Group) -> str:
         gaps = [100 * statistics.mean(_gap_of_bins(r["bins"], side) for r in group[m]) for side in (False, True)]
         unsure, sure = (f"{round(gap, 1) + 0.0:+.1f}" for gap in gaps)  # no -0.0
         parts.append(f"{TITLES[m]} {unsure} and {sure}")
+    if not parts:
+        return ""
     return (
         f"Confidence less accuracy on the test half, in %, of inputs with a confidence up to {SURE} and of the others: "
         f"{', '.join(parts)}."

@@ -190,6 +190,8 @@ def test_the_page_has_every_study_that_has_records(results: Path) -> None:
         write(results, record("fresh", row, seed, "sts-fresh", 0.01, 0.2))
         write(results, record("steps", row, seed, "sts-steps-3000", 0.01, 0.2))
         write(results, record("variants", row, seed, "ets-nll", 0.01, 0.2))
+        sampled = {"ece": 0.02, "changed": 0.003}
+        write(results, record("variants", row, seed, "sts-features", 0.01, 0.2, sampled=sampled))
         for method, nll in (("ts", 0.3), ("ets", 0.25), ("sts", 0.2 + 0.2 * seed)):
             write(results, record("few", row, seed, f"{method}-of-500", 0.01, nll))
         for method in ("none", "sts-paper"):
@@ -220,6 +222,7 @@ def test_the_page_has_every_study_that_has_records(results: Path) -> None:
     assert "| STS, paper, fresh mixes | 2 | 0.50 ± 0.00 | 1.00 ± 0.00 |" in page
     assert "| STS, paper, 3000 steps | 2 | 0.50 ± 0.00 | 1.00 ± 0.00 |" in page
     assert "| CIFAR-10, ResNet-18 | ETS, by likelihood | 2 | 0.50 ± 0.00 | 1.00 ± 0.00 |" in page
+    assert "mixed features | 1.00 ± 0.00 | 2.00 ± 0.00 | 0.30 ± 0.00 |" in page
     likelihoods = "0.3000 ± 0.0000 | 0.2500 ± 0.0000 | 0.3000 ± 0.1414"
     assert f"| CIFAR-10, ResNet-18 | 500 |{' 1.00 ± 0.00 |' * 3} {likelihoods} | 1 of 2 |" in page
     assert "Pre-trained on cpu, 3 at once beside STL-10, VGG16-BN in 9 s; calibrated on cpu (1 thread)" in page
