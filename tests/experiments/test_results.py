@@ -190,8 +190,8 @@ def test_the_page_has_every_study_that_has_records(results: Path) -> None:
         write(results, record("fresh", row, seed, "sts-fresh", 0.01, 0.2))
         write(results, record("steps", row, seed, "sts-steps-3000", 0.01, 0.2))
         write(results, record("variants", row, seed, "ets-nll", 0.01, 0.2))
-        sampled = {"ece": 0.02, "changed": 0.003}
-        write(results, record("variants", row, seed, "sts-features", 0.01, 0.2, sampled=sampled))
+        of_samples = {"ece": 0.02, "changed": 0.003}
+        write(results, record("variants", row, seed, "sts-features", 0.01, 0.2, sampled=of_samples))
         for method, nll in (("ts", 0.3), ("ets", 0.25), ("sts", 0.2 + 0.2 * seed)):
             write(results, record("few", row, seed, f"{method}-of-500", 0.01, nll))
         for method in ("none", "sts-paper"):
