@@ -403,12 +403,22 @@ def test_simplex_temperature_scaling_is_the_default(net: Net, data: Data, monkey
     assert same(p, calibrate(net, data, branch_alone(), mixup="features", generator=seeded()).predict(data[0]))
 
 
-def test_a_class_without_samples_needs_a_fit_without_mixup(net: Net, data: Data) -> None:
+@pytest.mark.parametrize("mixup", ["features", "inputs"])
+def test_a_class_without_samples_is_a_fit_without_mixup_and_a_warning(mixup: str, net: Net, data: Data) -> None:
     few = (data[0], data[1].clamp_max(2))
-    with pytest.raises(ValueError, match=r"`labels` must hold every class, .*; missing: 3. .* fit without mixup"):
-        calibrate(net, few, branch_alone())
-    model = calibrate(net, few, METHODS["sts"](), mixup=None, generator=seeded())
+    with pytest.warns(UserWarning, match=r"missing: 3\. .* This fit goes on without") as said:
+        model = calibrate(net, few, METHODS["sts"](), mixup=mixup, generator=seeded())
+    assert [warning.filename for warning in said] == [__file__]
+    without = calibrate(net, few, METHODS["sts"](), mixup=None, generator=seeded())
+    assert same(model.predict(data[0]), without.predict(data[0]))
     assert model.predict(data[0]).epistemic is not None
+
+
+def test_a_method_that_is_nothing_without_mixup_says_so(net: Net, data: Data) -> None:
+    few = (data[0], data[1].clamp_max(2))
+    for method in (branch_alone(), METHODS["dirichlet"]()):
+        with pytest.raises(ValueError, match=r"`labels` must hold every class, .*; missing: 3. .* fit without mixup"):
+            calibrate(net, few, method)
     with pytest.raises(ValueError, match="`mixup` must be given"):
         calibrate(net, data, METHODS["dirichlet"](), mixup=None)
 

@@ -127,6 +127,16 @@ def test_saved_outputs_with_their_last_layer_give_the_branch(folder: Path, array
     assert [float(calibrator.state_dict()["beta"]) for calibrator in fitted] == [1.0, 0.0]
 
 
+def test_a_class_without_samples_is_a_warning(folder: Path, arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = arrays["labels"] != 2
+    per_row = ("logits", "features", "labels")
+    few = {name: x[rows] if name in per_row else x for name, x in arrays.items()}
+    np.savez(folder / "few.npz", **few)  # type: ignore[arg-type]
+    assert main(["calibrate", "few.npz", "--input", "logits", "-o", "few.safetensors"]) == 0
+    assert "missing: 2. Add such samples" in capsys.readouterr().err
+    assert main(["predict", "few.safetensors", "val.npz", "--input", "logits", "-o", "out.npz"]) == 0
+
+
 def test_a_report_is_written(fitted: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--input", "logits", "--calibrator", "net.safetensors", "-o", "report.html", "--title", "A <b> title"]
     assert main(["report", "val.npz", *arguments]) == 0

@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 from simplexcal.backbone import Backbone, extract
 from simplexcal.calibrators import CALIBRATORS, Calibrator
 from simplexcal.io import load_calibrator, save_calibrator
-from simplexcal.mixup import FeatureMixup, InputMixup, Mixup
+from simplexcal.mixup import FeatureMixup, InputMixup, Mixup, unless_missing
 from simplexcal.onnx import export_model
 from simplexcal.records import Outputs, Prediction
 
@@ -69,7 +69,8 @@ def calibrate(
 
     ``data`` is what ``extract`` takes, ``method`` a key of CALIBRATORS or a calibrator, which is then fitted itself.
     The methods that learn from mixed samples, STS and Dirichlet, mix "features" or, as the paper does, "inputs", which
-    must be one floating-point tensor; None fits without mixup. ``generator`` is the source of all randomness.
+    must be one floating-point tensor; None fits without mixup, and so does STS, with a warning, if ``data`` lack a
+    class. ``generator`` is the source of all randomness.
     """
     _check_mixup(mixup)
     calibrator, backbone = _calibrator(method), Backbone(net, head)
@@ -78,7 +79,7 @@ def calibrate(
     with _recording(backbone, inputs) if mixup == "inputs" else nullcontext():
         outputs, labels = extract(backbone, data, batch_size=batch_size, progress=progress)
     outputs = outputs.to(_where_to_fit(backbone.head.weight.device))
-    source = _mixup(mixup, backbone, inputs, outputs, labels)
+    source = unless_missing(lambda: _mixup(mixup, backbone, inputs, outputs, labels), calibrator.needs_mixup)
     calibrator.fit(outputs, labels, mixup=source, generator=generator, progress=progress)
     return CalibratedModel(backbone, calibrator)
 

@@ -9,6 +9,7 @@ drawn, and returned, as logarithms: small β never gives -∞.
 """
 
 import math
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import NamedTuple
@@ -23,6 +24,10 @@ from simplexcal.records import Outputs
 BATCH = 4096  # inputs that the network sees at a time
 WORK = 2**24  # numbers in the mixing matrices, and in the pools, that are in work at a time
 LARGEST = 2**24  # numbers in one mixing matrix
+
+
+class MissingClassError(ValueError):
+    """A class has no sample, and Multi-Mixup mixes one of each."""
 
 
 class Mixed(NamedTuple):
@@ -142,12 +147,23 @@ def log_dirichlet(beta: float, n: int, k: int, generator: Generator | None = Non
     return (gamma.log() + log_uniform / beta).log_softmax(-1)
 
 
+def unless_missing(make: Callable[[], Mixup | None], needed: bool) -> Mixup | None:
+    """Return the source that ``make`` gives; if a class is missing and the source not needed, None with a warning."""
+    try:
+        return make()
+    except MissingClassError as error:
+        if needed:
+            raise
+        warnings.warn(f"{error} This fit goes on without: the uncertainties are the head's.", stacklevel=4)
+        return None
+
+
 def _members(labels: Tensor, n_classes: int) -> list[Tensor]:
     members = [torch.nonzero(labels.cpu() == c).squeeze(1) for c in range(n_classes)]
     missing = [c for c, rows in enumerate(members) if len(rows) == 0]
     if missing:
         listed = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
-        raise ValueError(
+        raise MissingClassError(
             f"`labels` must hold every class, since Multi-Mixup mixes one sample of each; missing: {listed}. "
             "Add such samples, or fit without mixup (mixup=None)."
         )

@@ -38,6 +38,11 @@ class Calibrator(nn.Module, ABC):
         self.n_features: int | None = None
 
     @property
+    def needs_mixup(self) -> bool:
+        """Whether ``fit`` cannot do without mixed samples."""
+        return False
+
+    @property
     def settings(self) -> dict[str, object]:
         """The arguments of ``__init__``, from which an equal calibrator can be made."""
         return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}

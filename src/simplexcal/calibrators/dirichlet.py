@@ -38,6 +38,11 @@ class DirichletTemperatureScaling(BranchCalibrator):
     ) -> None:
         super().__init__(betas, widths, n_steps, batch_size, learning_rate, weight_decay, pool_size, fresh, anneal)
 
+    @property
+    def needs_mixup(self) -> bool:
+        """Always: there is nothing but the branch."""
+        return True
+
     def _build(self, n_classes: int, n_features: int | None) -> None:
         super()._build(n_classes, check_n_features(n_features))
 

@@ -52,6 +52,11 @@ class SimplexTemperatureScaling(BranchCalibrator):
         """
         return cls(PAPER_BETAS, PAPER_WIDTHS, 25_000, 100, fresh=True, anneal=False, head=False)
 
+    @property
+    def needs_mixup(self) -> bool:
+        """Where there is no head that could answer instead of the branch."""
+        return not self.head
+
     def _build(self, n_classes: int, n_features: int | None) -> None:
         super()._build(n_classes, n_features)
         self.register_buffer("log_temperature", torch.zeros(()))

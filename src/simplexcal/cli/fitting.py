@@ -12,6 +12,7 @@ from simplexcal.calibrators import CALIBRATORS
 from simplexcal.cli.options import Data, Head, Input, Json, Method, Mixed, Model, Weights, check_output, network
 from simplexcal.io import save_calibrator
 from simplexcal.metrics import nll
+from simplexcal.mixup import unless_missing
 from simplexcal.sources import read_source
 from simplexcal.tables import write_predictions
 
@@ -37,7 +38,7 @@ def calibrate(
     source = read_source(data, input, network(model, weights, head), progress=is_watched())
     outputs, labels = source.table.outputs, source.labels
     calibrator = CALIBRATORS[method]()
-    mixes = source.mixup(mixup) if calibrator.uses_mixup else None
+    mixes = unless_missing(lambda: source.mixup(mixup), calibrator.needs_mixup) if calibrator.uses_mixup else None
     generator = torch.Generator().manual_seed(seed)
     calibrator.fit(outputs, labels, mixup=mixes, generator=generator, progress=is_watched())
     save_calibrator(calibrator, output, fingerprint=source.fingerprint)
