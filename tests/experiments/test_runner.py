@@ -238,7 +238,7 @@ def test_a_job_that_fails_does_not_end_the_others(
     assert main(arguments("table1", tmp_path, tmp_path, *some)) == 1
     assert list(records(tmp_path)) == ["table1/fmnist-lenet5/0/none.json"]
     said = capsys.readouterr().err
-    assert "jobs failed:\nfmnist-lenet5, seed 0, sts-paper: ValueError" in said
+    assert "jobs failed:\nfmnist-lenet5, seed 0, sts-paper: MissingClassError" in said
     assert "missing: 9" in said
 
 
