@@ -154,7 +154,8 @@ def unless_missing(make: Callable[[], Mixup | None], needed: bool) -> Mixup | No
     except MissingClassError as error:
         if needed:
             raise
-        warnings.warn(f"{error} This fit goes on without: the uncertainties are the head's.", stacklevel=4)
+        without = f"{error} This fit goes on without: the uncertainties are the head's."
+        warnings.warn(without, stacklevel=4)  # at the call of ``calibrate``, which torch decorates
         return None
 
 

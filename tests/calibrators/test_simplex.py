@@ -395,7 +395,9 @@ def test_gradients_of_a_prediction_reach_the_logits() -> None:
 @pytest.mark.usefixtures("quick")
 def test_the_paper_needs_mixes_and_features() -> None:
     head, outputs, labels = synthetic(100, 3)
-    with pytest.raises(ValueError, match=r"`mixup` must be given for a fit without the head"):
+    with pytest.raises(
+        ValueError, match=r"`mixup` must be given: this SimplexTemperatureScaling learns from mixed samples alone"
+    ):
         SimplexTemperatureScaling(head=False, **SMALL).fit(outputs, labels)
     mixup = FeatureMixup(head, outputs, labels)
     with pytest.raises(ValueError, match=r"`outputs` must have features"):

@@ -63,6 +63,11 @@ class Calibrator(nn.Module, ABC):
         """
         labels = check_labels(labels, len(outputs), outputs.n_classes).to(outputs.logits.device)
         _check_finite(outputs)
+        if mixup is None and self.needs_mixup:
+            raise ValueError(
+                f"`mixup` must be given: this {type(self).__name__} learns from mixed samples alone; got None. "
+                "Pass InputMixup or FeatureMixup."
+            )
         task = Task(outputs, labels, mixup, generator, progress)
         try:
             with torch.inference_mode(False), torch.enable_grad():

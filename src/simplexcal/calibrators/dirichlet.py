@@ -10,6 +10,7 @@ from simplexcal.calibrators._branch import Branch, Pool
 from simplexcal.calibrators._branched import PAPER_WIDTHS, BranchCalibrator
 from simplexcal.calibrators._training import check_n_features
 from simplexcal.calibrators.base import Task
+from simplexcal.mixup import Mixup
 from simplexcal.records import Outputs, Prediction
 
 FLOOR = 1e-3  # of t
@@ -51,12 +52,7 @@ class DirichletTemperatureScaling(BranchCalibrator):
         return _floored(cast(Branch, self.branch).of(outputs)[0])
 
     def _fit(self, task: Task) -> None:
-        if task.mixup is None:
-            raise ValueError(
-                "`mixup` must be given: a Dirichlet law is learned from mixed samples; got None. "
-                "Pass InputMixup or FeatureMixup."
-            )
-        self._fit_branch(task, task.mixup)
+        self._fit_branch(task, cast(Mixup, task.mixup))
 
     def _losses(self, heads: Branch, batch: Pool) -> Tensor:
         t = _floored(heads(batch.features)).to(batch.logits)

@@ -70,8 +70,6 @@ class SimplexTemperatureScaling(BranchCalibrator):
             self.likelihood_head.fit(logits, temperature, task.labels, task.generator, task.progress)
         if task.mixup is not None:
             self._fit_branch(task, task.mixup)
-        elif self.likelihood_head is None:
-            raise ValueError("`mixup` must be given for a fit without the head. Pass InputMixup or FeatureMixup.")
 
     def _losses(self, heads: Branch, batch: Pool) -> Tensor:
         return negative_log_density(heads, batch)
