@@ -55,6 +55,6 @@ def test_nothing_is_predicted_before_a_fit_or_after_a_failed_one(make: Callable[
         calibrator(Outputs(outputs.logits[:, :2], outputs.features))
     calibrator._fit = lambda _: 1 / 0  # type: ignore[method-assign,assignment]
     with pytest.raises(ZeroDivisionError):
-        calibrator.fit(outputs, labels)
+        calibrator.fit(outputs, labels, mixup=mixup)
     with pytest.raises(NotFittedError):
         calibrator(outputs)
