@@ -61,8 +61,7 @@ class Fitted(NamedTuple):
 
 def run(job: Job, place: Place) -> Record:
     """Do the job, write its record, and return it."""
-    method = METHODS[job.method]
-    data = _fewer(_scaled(read_outputs(job.row, job.seed, place), method.factor), method.n_fit, job.seed)
+    data = _data(job, place)
     fitted = _from_cache(job, place) if job.stranger is not None else None
     fitted = fitted or _fit(job, data, place)
     record = {**_about(job, fitted, place), **_judged(job, fitted, data, place)}
@@ -70,17 +69,11 @@ def run(job: Job, place: Place) -> Record:
     return record
 
 
-def _scaled(data: Halves, factor: float) -> Halves:
-    fit, test = (sc.Outputs(factor * outputs.logits, outputs.features) for outputs in (data.fit, data.test))
-    return data._replace(fit=fit, test=test)
-
-
-def _fewer(data: Halves, n_fit: int | None, seed: int) -> Halves:
-    """Leave only so many images to calibrate with, drawn by the seed."""
-    if n_fit is None:
-        return data
-    rows = torch.randperm(len(data.fit), generator=torch.Generator().manual_seed(seed))[:n_fit]
-    return data._replace(fit=data.fit[rows], fit_labels=data.fit_labels[rows])
+def _data(job: Job, place: Place) -> Halves:
+    """Return a network's outputs as the method is to have them."""
+    method, data = METHODS[job.method], read_outputs(job.row, job.seed, place)
+    data = (data.exchanged() if method.exchanged else data).scaled(method.factor)
+    return data if method.n_fit is None else data.fewer(method.n_fit, job.seed)
 
 
 def _fit(job: Job, data: Halves, place: Place) -> Fitted:
@@ -114,6 +107,7 @@ def _about(job: Job, fitted: Fitted, place: Place) -> Record:
         "mixes": None if mixes is None else mixes._asdict(),
         "mixed_in": _mixed_in(job, fitted.device),
         "n_fit": METHODS[job.method].n_fit,
+        "exchanged": METHODS[job.method].exchanged,
         "beta": _beta(fitted.calibrator),
         "training": training_of(job.row, job.seed, place),
         "trial": place.trial,

@@ -22,7 +22,8 @@ class Mixes(NamedTuple):
 class Method(NamedTuple):
     """A calibrator to be, its mixes if it learns from any, whether it is worth a GPU, a factor of the logits.
 
-    ``n_fit`` images of the validation half calibrate, or all of them.
+    ``n_fit`` images of the validation half calibrate, or all of them; ``exchanged`` lets the test half calibrate and
+    the validation half judge.
     """
 
     make: Callable[[], sc.Calibrator]
@@ -30,6 +31,7 @@ class Method(NamedTuple):
     gpu: bool = False
     factor: float = 1.0
     n_fit: int | None = None
+    exchanged: bool = False
 
 
 def drawn_once(**changes: Any) -> Callable[[], sc.Calibrator]:
@@ -56,6 +58,12 @@ OF_FEW = {  # without mixes, which would need every class and change no probabil
     "ts": sc.TemperatureScaling,
     "ets": sc.EnsembleTemperatureScaling,
     "sts": sc.SimplexTemperatureScaling,
+}
+EXCHANGED = {  # likewise
+    "none": sc.Uncalibrated,
+    **OF_FEW,
+    "pts": sc.ParameterizedTemperatureScaling,
+    "adats": sc.AdaptiveTemperatureScaling,
 }
 
 METHODS: dict[str, Method] = {
@@ -88,6 +96,7 @@ METHODS: dict[str, Method] = {
         for beta in UNCERTAINTY_BETAS
     },
     **{f"{name}-of-{n}": Method(make, n_fit=n) for name, make in OF_FEW.items() for n in FEW},
+    **{f"{name}-exchanged": Method(make, exchanged=True) for name, make in EXCHANGED.items()},
 }
 
 TITLES = {
@@ -112,6 +121,7 @@ TITLES = {
     **{f"sts-{kind}-{beta:g}": f"STS, mixed {kind}, β = {beta:g}" for kind in MIXED for beta in UNCERTAINTY_BETAS},
 }
 TITLES.update({f"{name}-of-{n}": f"{TITLES[name]}, {n} labels" for name in OF_FEW for n in FEW})
+TITLES.update({f"{name}-exchanged": f"{TITLES[name]}, halves exchanged" for name in EXCHANGED})
 
 # What a trial run makes of a method's settings: the same code in less than a second.
 TRIAL: dict[str, object] = {"n_steps": 4, "n_epochs": 1, "pool_size": 100, "batch_size": 50, "widths": (16,)}

@@ -26,6 +26,20 @@ class Halves(NamedTuple):
     test_labels: Tensor
     seconds: float
 
+    def scaled(self, factor: float) -> "Halves":
+        """Return the halves with all logits times a factor."""
+        fit, test = (sc.Outputs(factor * outputs.logits, outputs.features) for outputs in (self.fit, self.test))
+        return self._replace(fit=fit, test=test)
+
+    def exchanged(self) -> "Halves":
+        """Return the halves with their parts exchanged: the test half calibrates, the validation half judges."""
+        return Halves(self.test, self.test_labels, self.fit, self.fit_labels, self.seconds)
+
+    def fewer(self, n_fit: int, seed: int) -> "Halves":
+        """Return the halves with only so many images to calibrate with, drawn by the seed."""
+        rows = torch.randperm(len(self.fit), generator=torch.Generator().manual_seed(seed))[:n_fit]
+        return self._replace(fit=self.fit[rows], fit_labels=self.fit_labels[rows])
+
 
 def network(name: str, seed: int, place: Place) -> nn.Module:
     """Return a pre-trained network, on the CPU."""

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from experiments.methods import FEW, MIXED, OF_FEW, UNCERTAINTY_BETAS
+from experiments.methods import EXCHANGED, FEW, MIXED, OF_FEW, UNCERTAINTY_BETAS
 from experiments.rows import FORM_OF, TABLE1_ROWS
 
 OURS = "Not in the paper: "  # begins the source of what is not
@@ -50,6 +50,7 @@ STUDIES = {
         ("ets-nll", "ts-x0.3", "sts-x0.3", *(f"sts-{kind}" for kind in MIXED)),
     ),
     "few": Study(f"{OURS}fewer labelled images", TABLE1_ROWS, tuple(f"{m}-of-{n}" for n in FEW for m in OF_FEW)),
+    "exchanged": Study(f"{OURS}the halves exchanged", TABLE1_ROWS, tuple(f"{m}-exchanged" for m in EXCHANGED)),
     "uncertainty": Study(
         f"{OURS}which mixes and which β tell strangers apart",
         ("fmnist-lenet5", "cifar10-resnet18", "cifar100-resnet50"),

@@ -194,6 +194,7 @@ def test_the_page_has_every_study_that_has_records(results: Path) -> None:
         write(results, record("variants", row, seed, "sts-features", 0.01, 0.2, sampled=of_samples))
         for method, nll in (("ts", 0.3), ("ets", 0.25), ("sts", 0.2 + 0.2 * seed)):
             write(results, record("few", row, seed, f"{method}-of-500", 0.01, nll))
+            write(results, record("exchanged", row, seed, f"{method}-exchanged", 0.02 + seed / 100, nll))
         for method in ("none", "sts-paper"):
             write(results, record("forms", "stl10-resnet18-strided", seed, method, 0.02, 0.5, training=together))
         strange = {"stranger": "svhn", "ood": SCORES}
@@ -225,6 +226,10 @@ def test_the_page_has_every_study_that_has_records(results: Path) -> None:
     assert "mixed features | 1.00 ± 0.00 | 2.00 ± 0.00 | 0.30 ± 0.00 |" in page
     likelihoods = "0.3000 ± 0.0000 | 0.2500 ± 0.0000 | 0.3000 ± 0.1414"
     assert f"| CIFAR-10, ResNet-18 | 500 |{' 1.00 ± 0.00 |' * 3} {likelihoods} | 1 of 2 |" in page
+    exchanged = page.split("### Not in the paper: the halves exchanged")[1].split("###")[0]
+    assert "| ECE % | TS | ETS | STS, default |" in exchanged
+    assert "| CIFAR-10, ResNet-18 | 0.3000 ± 0.0000 | **0.2500 ± 0.0000** | 0.3000 ± 0.1414 |" in exchanged
+    assert "Of these 2 networks, the default has the lowest NLL of all methods for 1." in exchanged
     assert "Pre-trained on cpu, 3 at once beside STL-10, VGG16-BN in 9 s; calibrated on cpu (1 thread)" in page
     form = "| STL-10, ResNet-18, stem to a quarter | STS, paper | 2 |"
     assert f"{form} 90.00 ± 0.00 | 77.80 ± 0.83 | 2.00 ± 0.00 | 1.48 ± 0.29 | 0.5000 ± 0.0000 |  |" in page

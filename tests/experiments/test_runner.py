@@ -188,6 +188,20 @@ def test_fewer_images_calibrate_and_all_of_the_test_half_judge(data: Path, tmp_p
     assert few["metrics"]["n"] == all_["metrics"]["n"] == 160
 
 
+def test_the_halves_exchanged_calibrate_with_what_judges_in_table_1(data: Path, tmp_path: Path) -> None:
+    some = ("--rows", "fmnist-lenet5", "--seeds", "1", "--methods")
+    assert main(arguments("exchanged", data, tmp_path, *some, "none-exchanged", "ts-exchanged")) == 0
+    assert main(arguments("table1", data, tmp_path, *some, "none", "ts")) == 0
+    there = {m: records(tmp_path)[f"table1/fmnist-lenet5/1/{m}.json"] for m in ("none", "ts")}
+    here = {m: records(tmp_path)[f"exchanged/fmnist-lenet5/1/{m}-exchanged.json"] for m in ("none", "ts")}
+    assert here["none"]["exchanged"]
+    assert not there["none"]["exchanged"]
+    for half, other in (("validation", "metrics"), ("metrics", "validation")):  # what no fit has touched
+        assert here["none"][half]["nll"] == pytest.approx(there["none"][other]["nll"], abs=1e-6)
+    assert here["ts"]["validation"]["nll"] < there["ts"]["metrics"]["nll"]  # fitted to it, against not
+    assert here["ts"]["metrics"]["nll"] > there["ts"]["validation"]["nll"]
+
+
 @pytest.mark.parametrize("study", ["variants", "uncertainty"])
 def test_the_studies_of_lenet5(study: str, data: Path, tmp_path: Path) -> None:
     assert main(arguments(study, data, tmp_path, "--rows", "fmnist-lenet5", "--seeds", "0")) == 0
