@@ -3,7 +3,7 @@
 import statistics
 from textwrap import fill
 
-from experiments.methods import EXCHANGED, FEW, OF_FEW, PAPER_BETAS, TITLES
+from experiments.methods import PAPER_BETAS, TITLES
 from experiments.paper import (
     BEST_BETA,
     BRANCH,
@@ -14,10 +14,11 @@ from experiments.paper import (
     TABLE1,
     Number,
 )
-from experiments.records import Record, Rows, fitted_on, number, shown, spread, table, values
+from experiments.records import Record, Rows, fitted_on, number, shown, spread, table
 from experiments.rows import FORM_OF, ROWS
+from experiments.splits import exchanged, few
 from experiments.strangers import ood, uncertainty
-from experiments.table1 import betas_of, summary
+from experiments.table1 import betas_of
 
 
 def dirichlet(rows: Rows) -> str:
@@ -122,41 +123,6 @@ def _of_samples(rows: Rows) -> list[str]:
     )
     header = ("row", "method", "ECE, exact", "ECE, 30 samples", "labels that 30 samples change")
     return [fill(said, 120), table(header, lines)]
-
-
-def few(rows: Rows) -> str:
-    """Return ECE and NLL after calibration with fewer images, and for how many networks STS has the lower NLL."""
-    said = (
-        "Only so many images of the validation half calibrate, drawn with the network's seed; all of the test half "
-        "judge. Table 1 has all. STS is the default's head, which gives the probabilities. Last, for how many networks "
-        "its NLL is lower than that of TS."
-    )
-    lines = []
-    for row, group in rows.items():
-        for n in FEW:
-            found = [group.get(f"{m}-of-{n}", []) for m in OF_FEW]
-            if not all(found):
-                continue
-            errors = [shown(number(records, "metrics", "ece", factor=100)) for records in found]
-            nll = [shown(number(records, "metrics", "nll"), 4) for records in found]
-            lower = sum(a < b for a, b in zip(*(values(found[i], "metrics", "nll") for i in (-1, 0)), strict=True))
-            lines.append([ROWS[row].title, str(n), *errors, *nll, f"{lower} of {len(found[0])}"])
-    names = [TITLES[m].removesuffix(", default") for m in OF_FEW]
-    header = ("row", "labels", *(f"{name}, ECE %" for name in names), *(f"{name}, NLL" for name in names), "lower")
-    return fill(said, 120) + "\n\n" + table(header, lines)
-
-
-def exchanged(rows: Rows) -> str:
-    """Return Table 1 in short for the halves exchanged."""
-    said = (
-        "Table 1 once more: the test half calibrates and the validation half judges. A difference that only one of the "
-        "two shows is the luck of the split. STS is the default's head, which gives the probabilities; its third "
-        "output, the lead, was chosen on the half that judges here."
-    )
-    plain = {
-        row: {m: group[f"{m}-exchanged"] for m in EXCHANGED if f"{m}-exchanged" in group} for row, group in rows.items()
-    }
-    return fill(said, 120) + "\n\n" + summary(plain)
 
 
 def mixes(rows: Rows) -> str:

@@ -50,9 +50,9 @@ DEVIATIONS = """### Where this differs from the paper
 - LeNet-5 has tanh and average pooling; the paper says no more than the name (below, "Which LeNet-5").
 - Methods are fitted side by side, those without a GPU on one thread each: their seconds compare loosely. Those of
   Appendix C.4 are fitted one by one, on the CPU while other networks trained on the GPU.
-- "STS, default" on Fashion-MNIST's ResNet-18 was fitted from saved outputs, from which the last layer, which the mixes
-  need, was recovered (to 3e-6); there, and in Appendix C.4, it is of an earlier version with β = 4. Both enter the
-  uncertainties, not ECE and NLL."""
+- STS with mixed features was fitted on Fashion-MNIST's ResNet-18 from saved outputs, from which the last layer, which
+  the mixes need, was recovered (to 3e-6). "STS, default" in Appendix C.4 is of an earlier version with β = 4. Both
+  enter the uncertainties; ECE and NLL of the default are the head's."""
 OF_DATA = {
     "cifar100": "CIFAR-100: its images are the original ones in another order, so the two halves are not the paper's.",
 }

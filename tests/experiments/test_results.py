@@ -226,6 +226,7 @@ def test_the_page_has_every_study_that_has_records(results: Path) -> None:
     assert "mixed features | 1.00 ± 0.00 | 2.00 ± 0.00 | 0.30 ± 0.00 |" in page
     likelihoods = "0.3000 ± 0.0000 | 0.2500 ± 0.0000 | 0.3000 ± 0.1414"
     assert f"| CIFAR-10, ResNet-18 | 500 |{' 1.00 ± 0.00 |' * 3} {likelihoods} | 1 of 2 |" in page
+    assert "Lower in all: 1 of 2 with 500 labels." in page
     exchanged = page.split("### Not in the paper: the halves exchanged")[1].split("###")[0]
     assert "| ECE % | TS | ETS | STS, default |" in exchanged
     assert "| CIFAR-10, ResNet-18 | 0.3000 ± 0.0000 | **0.2500 ± 0.0000** | 0.3000 ± 0.1414 |" in exchanged

@@ -1,0 +1,45 @@
+"""Studies of what calibrates: fewer images, or the half that judges in Table 1."""
+
+from textwrap import fill
+
+from experiments.methods import EXCHANGED, FEW, OF_FEW, TITLES
+from experiments.records import Rows, number, shown, table, values
+from experiments.rows import ROWS
+from experiments.table1 import summary
+
+
+def few(rows: Rows) -> str:
+    """Return ECE and NLL after calibration with fewer images, and for how many networks STS has the lower NLL."""
+    said = (
+        "Only so many images of the validation half calibrate, drawn with the network's seed; all of the test half "
+        "judge. Table 1 has all. STS is the default's head, which gives the probabilities. Last, for how many networks "
+        "its NLL is lower than that of TS."
+    )
+    lines, lower = [], {n: [0, 0] for n in FEW}
+    for row, group in rows.items():
+        for n in FEW:
+            found = [group.get(f"{m}-of-{n}", []) for m in OF_FEW]
+            if not all(found):
+                continue
+            errors = [shown(number(records, "metrics", "ece", factor=100)) for records in found]
+            nll = [shown(number(records, "metrics", "nll"), 4) for records in found]
+            wins = sum(a < b for a, b in zip(*(values(found[i], "metrics", "nll") for i in (-1, 0)), strict=True))
+            lower[n] = [lower[n][0] + wins, lower[n][1] + len(found[0])]
+            lines.append([ROWS[row].title, str(n), *errors, *nll, f"{wins} of {len(found[0])}"])
+    names = [TITLES[m].removesuffix(", default") for m in OF_FEW]
+    header = ("row", "labels", *(f"{name}, ECE %" for name in names), *(f"{name}, NLL" for name in names), "lower")
+    in_all = ", ".join(f"{wins} of {every} with {n} labels" for n, (wins, every) in lower.items() if every)
+    return "\n\n".join([fill(said, 120), table(header, lines), fill(f"Lower in all: {in_all}.", 120)])
+
+
+def exchanged(rows: Rows) -> str:
+    """Return Table 1 in short for the halves exchanged."""
+    said = (
+        "Table 1 once more: the test half calibrates and the validation half judges. A difference that only one of the "
+        "two shows is the luck of the split. STS is the default's head, which gives the probabilities; its third "
+        "output, the lead, was chosen on the half that judges here."
+    )
+    plain = {
+        row: {m: group[f"{m}-exchanged"] for m in EXCHANGED if f"{m}-exchanged" in group} for row, group in rows.items()
+    }
+    return fill(said, 120) + "\n\n" + summary(plain)
