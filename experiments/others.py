@@ -16,7 +16,7 @@ from experiments.paper import (
 )
 from experiments.records import Record, Rows, fitted_on, number, shown, spread, table
 from experiments.rows import FORM_OF, ROWS
-from experiments.splits import exchanged, few
+from experiments.splits import few
 from experiments.strangers import ood, uncertainty
 from experiments.table1 import betas_of
 
@@ -206,6 +206,5 @@ TABLES = {
     "forms": forms,
     "variants": variants,
     "few": few,
-    "exchanged": exchanged,
     "uncertainty": uncertainty,
 }

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from textwrap import fill
 
-from experiments import lenet5_forms, others, table1
+from experiments import lenet5_forms, others, splits, table1
 from experiments.methods import TITLES
 from experiments.place import RESULTS
 from experiments.records import Group, Record, Rows, fitted_on, read
@@ -73,7 +73,14 @@ def render(results: Path = RESULTS) -> str:
     parts += [table1.summary(rows), *(_row(row, group) for row, group in rows.items())]
     differences = [*_mixed(_all(studies)), *_of_data(_all(studies)), *_earlier(studies)]
     parts += [DEVIATIONS + "".join(f"\n{_bullet(text)}" for text in differences)]
-    parts += ["## The paper's other experiments\n", *_others(studies), _beta(rows), _missing(studies), DENSITIES]
+    parts += [
+        "## The paper's other experiments\n",
+        *_others(studies),
+        _exchanged(studies),
+        _beta(rows),
+        _missing(studies),
+        DENSITIES,
+    ]
     parts += [lenet5_forms.section()]
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
 
@@ -149,7 +156,16 @@ def _training(record: Record) -> str:
 def _others(studies: dict[str, Rows]) -> Iterator[str]:
     for name, tabulate in others.TABLES.items():
         if studies[name]:
-            yield f"### {STUDIES[name].source}\n\n{_where(_all({name: studies[name]}))}\n\n{tabulate(studies[name])}"
+            yield _section(name, studies[name], tabulate(studies[name]))
+
+
+def _exchanged(studies: dict[str, Rows]) -> str:
+    name, rows = "exchanged", _in_order(studies["exchanged"])
+    return _section(name, rows, splits.exchanged(rows, studies["table1"])) if rows else ""
+
+
+def _section(name: str, rows: Rows, text: str) -> str:
+    return f"### {STUDIES[name].source}\n\n{_where(_all({name: rows}))}\n\n{text}"
 
 
 def _beta(rows: Rows) -> str:

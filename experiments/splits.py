@@ -2,8 +2,8 @@
 
 from textwrap import fill
 
-from experiments.methods import EXCHANGED, FEW, OF_FEW, TITLES
-from experiments.records import Rows, number, shown, table, values
+from experiments.methods import FEW, OF_FEW, TITLES
+from experiments.records import Group, Rows, number, shown, table, values
 from experiments.rows import ROWS
 from experiments.table1 import summary
 
@@ -32,14 +32,25 @@ def few(rows: Rows) -> str:
     return "\n\n".join([fill(said, 120), table(header, lines), fill(f"Lower in all: {in_all}.", 120)])
 
 
-def exchanged(rows: Rows) -> str:
-    """Return Table 1 in short for the halves exchanged."""
+def exchanged(rows: Rows, table1: Rows) -> str:
+    """Return Table 1 in short for the halves exchanged, and the mean of both ways."""
     said = (
         "Table 1 once more: the test half calibrates and the validation half judges. A difference that only one of the "
         "two shows is the luck of the split. STS is the default's head, which gives the probabilities; its third "
         "output, the lead, was chosen on the half that judges here."
     )
-    plain = {
-        row: {m: group[f"{m}-exchanged"] for m in EXCHANGED if f"{m}-exchanged" in group} for row, group in rows.items()
-    }
-    return fill(said, 120) + "\n\n" + summary(plain)
+    plain = {row: {m.removesuffix("-exchanged"): found for m, found in group.items()} for row, group in rows.items()}
+    both = {row: _means(group, table1.get(row, {})) for row, group in plain.items()}
+    both = {row: group for row, group in both.items() if group}
+    return "\n\n".join([fill(said, 120), summary(plain), "The mean of both ways, network by network:", summary(both)])
+
+
+def _means(here: Group, there: Group) -> Group:
+    """Return for each network that both have the means of ECE and NLL."""
+    means: Group = {}
+    for method, records in here.items():
+        other = {record["seed"]: record["metrics"] for record in there.get(method, [])}
+        for r in (r for r in records if r["seed"] in other):
+            metrics = {key: (r["metrics"][key] + other[r["seed"]][key]) / 2 for key in ("ece", "nll")}
+            means.setdefault(method, []).append({"seed": r["seed"], "metrics": metrics})
+    return means
