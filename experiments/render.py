@@ -133,15 +133,20 @@ def _bullet(text: str) -> str:
 
 def _where(records: list[Record]) -> str:
     """Say where and with what the records were made."""
-    training = {_training(record) for record in records}
     used = {fitted_on(record) for record in records}
     versions = sorted({r["versions"]["torch"] for r in records})
-    trained = sorted({r["training"]["device"] for r in records})
     return fill(
-        f"Pre-trained on {' and '.join(trained)}, {' and '.join(sorted(training))}; calibrated on "
-        f"{' and '.join(sorted(used))}; PyTorch {', '.join(versions)}.",
-        120,
+        f"{_pretrained(records)}; calibrated on {' and '.join(sorted(used))}; PyTorch {', '.join(versions)}.", 120
     )
+
+
+def _pretrained(records: list[Record]) -> str:
+    """Say where and in what time the networks were trained, unless they are of several rows that have said so."""
+    rows = {record["row"] for record in records}
+    if len(rows) > 1 and rows <= set(TABLE1_ROWS):
+        return "Networks of Table 1"
+    devices = sorted({record["training"]["device"] for record in records})
+    return f"Pre-trained on {' and '.join(devices)}, {' and '.join(sorted(set(map(_training, records))))}"
 
 
 def _training(record: Record) -> str:

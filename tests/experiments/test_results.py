@@ -197,6 +197,15 @@ def test_the_halves_exchanged_are_shown_alone_and_with_table_1(tmp_path: Path) -
         assert "Of these 2 networks, the default has the lowest NLL of all methods for 1." in text
 
 
+def test_a_study_of_several_rows_does_not_say_again_how_each_was_trained(tmp_path: Path) -> None:
+    for row in ("cifar10-resnet18", "cifar10-vgg16-bn"):
+        write(tmp_path, record("table1", row, 0, "none", 0.05, 0.4))
+        write(tmp_path, record("variants", row, 0, "ets-nll", 0.01, 0.2))
+    page = render.render(tmp_path)
+    assert page.count("Pre-trained on cpu, 2 at once in 7 s; calibrated on cpu (1 thread); PyTorch 2.\n") == 2
+    assert page.count("\nNetworks of Table 1; calibrated on cpu (1 thread); PyTorch 2.\n") == 1
+
+
 def test_the_page_has_every_study_that_has_records(results: Path) -> None:
     row = "cifar10-resnet18"
     together = {"at_once": 3, "rows": ["stl10-resnet18-strided", "stl10-vgg16-bn"], "seconds": 9.0, "device": "cpu"}
