@@ -54,17 +54,8 @@ INPUTS, FEATURES = Mixes("inputs", 10, 10), Mixes("features", 100, 10, fresh=Tru
 MIXED = {"features": FEATURES, "inputs": INPUTS}
 UNCERTAINTY_BETAS = (0.5, 1.0, 2.0, 4.0, 8.0)
 FEW = (100, 250, 500, 1000, 2000)
-OF_FEW = {  # without mixes, which would need every class and change no probability
-    "ts": sc.TemperatureScaling,
-    "ets": sc.EnsembleTemperatureScaling,
-    "sts": sc.SimplexTemperatureScaling,
-}
-EXCHANGED = {  # likewise
-    "none": sc.Uncalibrated,
-    **OF_FEW,
-    "pts": sc.ParameterizedTemperatureScaling,
-    "adats": sc.AdaptiveTemperatureScaling,
-}
+OF_FEW = ("ts", "ets", "sts")
+EXCHANGED = ("none", "ts", "ets", "sts", "pts", "adats")
 
 METHODS: dict[str, Method] = {
     "none": Method(sc.Uncalibrated),
@@ -95,9 +86,10 @@ METHODS: dict[str, Method] = {
         for kind, mixes in MIXED.items()
         for beta in UNCERTAINTY_BETAS
     },
-    **{f"{name}-of-{n}": Method(make, n_fit=n) for name, make in OF_FEW.items() for n in FEW},
-    **{f"{name}-exchanged": Method(make, exchanged=True) for name, make in EXCHANGED.items()},
 }
+_UNMIXED = {name: METHODS[name]._replace(mixes=None) for name in EXCHANGED}  # which change no probability of "sts"
+METHODS.update({f"{name}-of-{n}": _UNMIXED[name]._replace(n_fit=n) for name in OF_FEW for n in FEW})
+METHODS.update({f"{name}-exchanged": _UNMIXED[name]._replace(exchanged=True) for name in EXCHANGED})
 
 TITLES = {
     "none": "pre-trained",
