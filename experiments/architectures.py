@@ -92,6 +92,11 @@ def resnet18_strided(n_channels: int = 3, n_classes: int = 10) -> Classifier:
     return _resnet(BasicBlock, RESNET18, [*_strided_stem(n_channels), nn.MaxPool2d(3, 2, 1)], n_classes)
 
 
+def resnet18_pooled(n_channels: int = 3, n_classes: int = 10) -> Classifier:
+    """Return a ResNet-18 whose stem for small images is followed by the published pooling: half of the side is left."""
+    return _resnet(BasicBlock, RESNET18, [*_stem(n_channels), nn.MaxPool2d(3, 2, 1)], n_classes)
+
+
 def resnet18_halved(n_channels: int = 3, n_classes: int = 10) -> Classifier:
     """Return a ResNet-18 with the published stem but for its pooling: half of the side is left."""
     return _resnet(BasicBlock, RESNET18, _strided_stem(n_channels), n_classes)
@@ -145,6 +150,7 @@ NETWORKS: dict[str, Callable[[int, int], nn.Module]] = {
     "resnet18": resnet18,
     "resnet18-strided": resnet18_strided,
     "resnet18-halved": resnet18_halved,
+    "resnet18-pooled": resnet18_pooled,
     "resnet50": resnet50,
     "densenet121": densenet121,
 }

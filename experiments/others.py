@@ -16,9 +16,9 @@ from experiments.paper import (
 )
 from experiments.records import Record, Rows, fitted_on, number, shown, spread, table
 from experiments.rows import FORM_OF, ROWS
-from experiments.splits import few
+from experiments.splits import exchanged, few
 from experiments.strangers import ood, uncertainty
-from experiments.table1 import betas_of
+from experiments.table1 import ORDER, betas_of
 
 
 def dirichlet(rows: Rows) -> str:
@@ -153,25 +153,28 @@ def steps(rows: Rows) -> str:
     return fill(said, 120) + "\n\n" + _both_halves(rows)
 
 
-def forms(rows: Rows) -> str:
-    """Return accuracy and ECE of networks in another form, beside the paper's."""
+def forms(rows: Rows, table1: Rows) -> str:
+    """Return accuracy and ECE of networks in another form, beside those of Table 1's form and the paper's."""
     said = (
         "The paper says little of its networks. Table 1 has them in the forms for small images; these have another: a "
-        "ResNet-18 whose 7 × 7 stem, with pooling or without, leaves a quarter or a half of the side, and a VGG16-BN "
-        "whose last layer, like the branch, takes the features of all 3 × 3 places."
+        "ResNet-18 whose stem leaves a half or a quarter of the side, and a VGG16-BN whose last layer, like the "
+        "branch, takes the features of all 3 × 3 places. The same methods on Table 1's form stand above each."
     )
     lines = []
-    for row, group in rows.items():
-        theirs = TABLE1[FORM_OF[row]]
-        accuracy = [shown(number(group["none"], "accuracy", factor=100)), shown(theirs["accuracy"])]
-        for method, records in group.items():
-            ours = shown(number(records, "metrics", "ece", factor=100))
-            paper = shown(theirs[method]) if method in theirs else ""
-            nll = shown(number(records, "metrics", "nll"), 4)
-            cells = [TITLES[method], str(len(records)), *accuracy, ours, paper, nll, betas_of(records)]
-            lines.append([ROWS[row].title, *cells])
+    for usual in dict.fromkeys(FORM_OF[row] for row in rows):
+        changed = {row: group for row, group in rows.items() if FORM_OF[row] == usual}
+        asked = [method for method in ORDER if any(method in group for group in changed.values())]
+        for row, group in {usual: table1.get(usual, {}), **changed}.items():
+            lines += [_form(row, method, group[method], TABLE1[usual]) for method in asked if method in group]
     header = ("row", "method", "seeds", "accuracy %", "paper's", "ECE %", "paper's", "NLL", "β")
     return fill(said, 120) + "\n\n" + table(header, lines)
+
+
+def _form(row: str, method: str, records: list[Record], theirs: dict[str, Number]) -> list[str]:
+    accuracy = [shown(number(records, "accuracy", factor=100)), shown(theirs["accuracy"])]
+    error = [shown(number(records, "metrics", "ece", factor=100)), shown(theirs[method]) if method in theirs else ""]
+    nll = shown(number(records, "metrics", "nll"), 4)
+    return [ROWS[row].title, TITLES[method], str(len(records)), *accuracy, *error, nll, betas_of(records)]
 
 
 def _both_halves(rows: Rows) -> str:
@@ -203,8 +206,8 @@ TABLES = {
     "branch": branch,
     "fresh": fresh,
     "steps": steps,
-    "forms": forms,
     "variants": variants,
     "few": few,
     "uncertainty": uncertainty,
 }
+BESIDE_TABLE1 = {"forms": forms, "exchanged": exchanged}

@@ -33,12 +33,14 @@ ROWS = {
     "stl10-vgg16-bn": Row("stl10", "vgg16-bn", "STL-10, VGG16-BN"),
     "stl10-resnet18": Row("stl10", "resnet18", "STL-10, ResNet-18"),
     "stl10-vgg16-bn-flat": Row("stl10", "vgg16-bn-flat", "STL-10, VGG16-BN, 3 × 3 places"),
-    "stl10-resnet18-strided": Row("stl10", "resnet18-strided", "STL-10, ResNet-18, stem to a quarter"),
-    "stl10-resnet18-halved": Row("stl10", "resnet18-halved", "STL-10, ResNet-18, stem to a half"),
+    "stl10-resnet18-strided": Row("stl10", "resnet18-strided", "STL-10, ResNet-18, 7 × 7 stem pooled to a quarter"),
+    "stl10-resnet18-halved": Row("stl10", "resnet18-halved", "STL-10, ResNet-18, 7 × 7 stem to a half"),
+    "stl10-resnet18-pooled": Row("stl10", "resnet18-pooled", "STL-10, ResNet-18, 3 × 3 stem pooled to a half"),
 }
 FORM_OF = {  # not in Table 1
     "stl10-vgg16-bn-flat": "stl10-vgg16-bn",
     "stl10-resnet18-strided": "stl10-resnet18",
     "stl10-resnet18-halved": "stl10-resnet18",
+    "stl10-resnet18-pooled": "stl10-resnet18",
 }
 TABLE1_ROWS = tuple(row for row in ROWS if row not in FORM_OF)

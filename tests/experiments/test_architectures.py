@@ -20,6 +20,7 @@ SIZES = {
     ("resnet18", 3, 10): 11_173_962,
     ("resnet18-strided", 3, 10): 11_181_642,
     ("resnet18-halved", 3, 10): 11_181_642,
+    ("resnet18-pooled", 3, 10): 11_173_962,
     ("resnet50", 3, 100): 23_705_252,
     ("densenet121", 3, 10): 6_956_298,
     ("densenet121", 3, 100): 7_048_548,
@@ -31,6 +32,7 @@ FEATURES = {
     "resnet18": 512,
     "resnet18-strided": 512,
     "resnet18-halved": 512,
+    "resnet18-pooled": 512,
     "resnet50": 2048,
     "densenet121": 1024,
 }
@@ -62,6 +64,7 @@ def test_the_last_feature_maps_have_the_usual_sides() -> None:
         "resnet18": {28: 4, 32: 4, 96: 12},
         "resnet18-strided": {96: 3},
         "resnet18-halved": {96: 6},
+        "resnet18-pooled": {96: 6},
         "densenet121": {28: 3, 32: 4, 96: 12},
     }
     for name, expected in sides.items():

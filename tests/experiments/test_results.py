@@ -224,6 +224,7 @@ def test_the_page_has_every_study_that_has_records(results: Path) -> None:
         write(results, record("variants", row, seed, "sts-features", 0.01, 0.2, sampled=of_samples))
         for method, nll in (("ts", 0.3), ("ets", 0.25), ("sts", 0.2 + 0.2 * seed)):
             write(results, record("few", row, seed, f"{method}-of-500", 0.01, nll))
+        write(results, record("table1", "stl10-resnet18", seed, "none", 0.04, 0.5))
         for method in ("none", "sts-paper"):
             write(results, record("forms", "stl10-resnet18-strided", seed, method, 0.02, 0.5, training=together))
         strange = {"stranger": "svhn", "ood": SCORES}
@@ -257,8 +258,13 @@ def test_the_page_has_every_study_that_has_records(results: Path) -> None:
     assert f"| CIFAR-10, ResNet-18 | 500 |{' 1.00 ± 0.00 |' * 3} {likelihoods} | 1 of 2 |" in page
     assert "Lower in all: 1 of 2 with 500 labels." in page
     assert "Pre-trained on cpu, 3 at once beside STL-10, VGG16-BN in 9 s; calibrated on cpu (1 thread)" in page
-    form = "| STL-10, ResNet-18, stem to a quarter | STS, paper | 2 |"
-    assert f"{form} 90.00 ± 0.00 | 77.80 ± 0.83 | 2.00 ± 0.00 | 1.48 ± 0.29 | 0.5000 ± 0.0000 |  |" in page
+    usual, form = "| STL-10, ResNet-18 |", "| STL-10, ResNet-18, 7 × 7 stem pooled to a quarter |"
+    accuracy, likelihood = "2 | 90.00 ± 0.00 | 77.80 ± 0.83", "0.5000 ± 0.0000 |  |"
+    assert (
+        f"{usual} pre-trained | {accuracy} | 4.00 ± 0.00 | 12.88 ± 0.55 | {likelihood}\n"
+        f"{form} pre-trained | {accuracy} | 2.00 ± 0.00 | 12.88 ± 0.55 | {likelihood}\n"
+        f"{form} STS, paper | {accuracy} | 2.00 ± 0.00 | 1.48 ± 0.29 | {likelihood}\n" in page
+    )
     ninety = "90.00 ± 0.00"
     energies = f"| CIFAR-10, ResNet-18, svhn | pre-trained | 2 | {ninety} | {ninety} | {ninety} |  | {ninety} |"
     assert energies in page  # of the network: beside its own line only
@@ -272,7 +278,7 @@ def test_the_page_has_every_study_that_has_records(results: Path) -> None:
     assert "SVHN: digits cut out of the full-number images" in page
     assert "Not run yet:" not in page
     assert "CIFAR-10, ResNet-18 (TS, ETS, PTS, AdaTS, STS, default)" in page.replace("\n", " ")
-    assert all(STUDIES[name].source in page for name in others.TABLES)
+    assert all(STUDIES[name].source in page for name in (*others.TABLES, "forms"))
 
 
 def test_a_changed_label_is_shouted(results: Path) -> None:
