@@ -40,15 +40,17 @@ def main() -> None:
     outputs, labels = sc.Outputs(logits), (logits / 1.5).softmax(-1).multinomial(1, generator=generator).squeeze(1)
     seconds(outputs, labels, 1)  # tables are made once
     print(f"{SPIN}={os.environ.get(SPIN, '(not set)')}")
-    for n_busy in (0, cores - 1, cores):
+    for n_busy in sorted({0, 1, cores // 2, cores}):
         others = [Process(target=keep_busy, daemon=True) for _ in range(n_busy)]
         for other in others:
             other.start()
-        one, many = (seconds(outputs, labels, n) for n in (1, cores))
-        print(
-            f"{cores} cores, {n_busy} busy: {cores} threads / 1 thread: {many:.1f} s / {one:.1f} s = {many / one:.2f}",
-            flush=True,
-        )
+        one = seconds(outputs, labels, 1)
+        for n in sorted({max(2, cores // 2), cores}):
+            many = seconds(outputs, labels, n)
+            print(
+                f"{cores} cores, {n_busy} busy: {n} threads / 1 thread: {many:.1f} s / {one:.1f} s = {many / one:.2f}",
+                flush=True,
+            )
         for other in others:
             other.terminate()
 
