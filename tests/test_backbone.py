@@ -1,7 +1,9 @@
 import copy
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +112,42 @@ def test_an_exception_in_the_network_changes_nothing_of_it(net: ConvNet, images:
     assert state(net) == before
     handle.remove()
     backbone(images)
+
+
+class Waits(nn.Module):
+    """Gives other threads time to do harm."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        time.sleep(0.01)
+        return x
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_threads_take_turns_with_the_network(training: bool, generator: torch.Generator) -> None:
+    parts = Waits(), nn.BatchNorm1d(4), nn.Linear(4, D), Waits(), nn.Linear(D, K), Waits()
+    net = nn.Sequential(*parts).train(training)
+    inputs = torch.randn(12, 8, 4, generator=generator)
+    alone, before = [Backbone(net)(x) for x in inputs], state(net)
+    with ThreadPoolExecutor(4) as threads:
+        for expected, found in zip(alone, threads.map(Backbone(net), inputs), strict=True):
+            close(expected, found)
+    assert state(net) == before
+
+
+def test_features_that_are_overwritten_later_are_those_of_the_head(generator: torch.Generator) -> None:
+    class Tidy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.head = nn.Linear(4, D), nn.Linear(D, K)
+
+        def forward(self, x: Tensor) -> Tensor:
+            features = self.first(x)
+            logits: Tensor = self.head(features)
+            features.zero_()
+            return logits
+
+    backbone = Backbone(Tidy())
+    reproduces(backbone, backbone(torch.randn(N, 4, generator=generator)))
 
 
 def test_a_modules_own_train_method_is_not_called(images: Tensor) -> None:
@@ -573,6 +611,20 @@ def test_labelled_data_of_any_form_give_the_same(form: str, net: ConvNet, images
     assert torch.equal(y, labels)
 
 
+def test_arrays_of_floats_come_in_the_dtype_of_the_network(generator: torch.Generator) -> None:
+    x, labels = torch.randn(N, 4, generator=generator), np.arange(N) % K
+    net = Made(lambda z: z)
+    single, double = (extract(net, (x.numpy().astype(dtype), labels))[0] for dtype in (np.float32, np.float64))
+    close(single, double)
+    assert extract(net.double(), (x.numpy(), labels))[0].logits.dtype == torch.float64
+
+
+def test_a_dataset_leaves_torchs_global_random_state_alone(net: ConvNet, images: Tensor, labels: Tensor) -> None:
+    before = torch.get_rng_state()
+    extract(net, TensorDataset(images, labels))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 @settings(max_examples=20)
 @given(size=integers(1, 2 * N))
 def test_the_batch_size_does_not_matter(size: int) -> None:
@@ -670,6 +722,7 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
     "bool": ([(X, Y.bool())], TypeError, r"`labels` must be a tensor or an array of integers; got torch.bool. .*"),
     "names": ((X, np.array(["cat"] * 6)), TypeError, r"`labels` must be .*; got <U3. Number the classes from 0; .*"),
     "none": ([(X, None)], TypeError, r"`labels` must be a tensor or an array of integers; got NoneType. .*"),
+    "list": ((X, [0, 1, 0, 1, 0, 1]), TypeError, r"`labels` must be a tensor or an array of integers; got list. .*"),
     "number": ([(X, 3)], TypeError, r"`labels` must be a tensor or an array of integers; got int. .*"),
 }
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from methods import METHODS, state
@@ -468,6 +469,34 @@ def test_only_inputs_of_one_shape_and_a_float_dtype_are_mixed() -> None:
     tokens = nn.Sequential(nn.EmbeddingBag(5, 3), nn.Linear(3, 2))
     with pytest.raises(TypeError, match=r"`inputs` must be .*floating-point.* to be mixed; got torch.int64"):
         calibrate(tokens, (torch.zeros(2, 4, dtype=torch.long), y), METHODS["sts"](), mixup="inputs")
+
+
+@pytest.mark.parametrize("mixup", ["features", "inputs"])
+def test_a_weight_that_changes_when_it_is_read_is_left_alone(mixup: str) -> None:
+    torch.manual_seed(0)
+    head = nn.utils.parametrizations.spectral_norm(nn.Linear(D, K))
+    net = nn.Sequential(nn.Flatten(), nn.Linear(36, D), nn.ReLU(), head).train()
+    x, y = make_data(net)
+    before = state(net)
+    calibrate(net, (x, y), METHODS["sts"](), mixup=mixup, generator=seeded())
+    assert state(net) == before
+
+
+@pytest.mark.parametrize("mixup", ["features", "inputs"])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_works_where_tensors_are_double_by_default(method: str, mixup: str) -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        net = make_net()
+        x, y = make_data(net)
+        assert calibrate(net, (x, y), METHODS[method](), mixup=mixup, generator=seeded())(x).isfinite().all()
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_double_arrays_are_mixed_in_the_dtype_of_the_network(net: Net, data: Data) -> None:
+    arrays = data[0].numpy().astype(np.float64), data[1].numpy()
+    assert calibrate(net, arrays, branch_alone(), mixup="inputs")(arrays[0]).isfinite().all()
 
 
 def test_read_only_arrays_are_mixed_without_a_warning(net: Net, data: Data) -> None:

@@ -3,10 +3,15 @@
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from threading import Lock, RLock
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+
+_locks: "WeakKeyDictionary[nn.Module, Any]" = WeakKeyDictionary()
+_guard = Lock()
 
 
 class Call(NamedTuple):
@@ -19,16 +24,23 @@ class Call(NamedTuple):
 
 @contextmanager
 def frozen(net: nn.Module) -> Iterator[None]:
-    """Evaluate without gradients, then give each module its own mode back."""
-    modes = [(module, module.training) for module in net.modules()]
-    try:
-        for module, _ in modes:
-            module.training = False  # and no eval(), which may do more: LoRA merges its weights
-        with torch.inference_mode(False), torch.no_grad():  # tensors of the inference mode cannot be trained on
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
+    """Evaluate without gradients, then give each module its own mode back; one thread at a time, others wait."""
+    with _lock_of(net):
+        modes = [(module, module.training) for module in net.modules()]
+        try:
+            for module, _ in modes:
+                module.training = False  # and no eval(), which may do more: LoRA merges its weights
+            with torch.inference_mode(False), torch.no_grad():  # tensors of the inference mode cannot be trained on
+                yield
+        finally:
+            for module, mode in modes:
+                module.training = mode
+
+
+def _lock_of(net: nn.Module) -> Any:
+    """Return the network's own lock, which is not in the network, so that this can be copied and pickled."""
+    with _guard:
+        return _locks.setdefault(net, RLock())
 
 
 @contextmanager
@@ -37,8 +49,9 @@ def recorded(layers: dict[str, nn.Linear]) -> Iterator[dict[str | int, Call]]:
     calls: dict[str | int, Call] = {}
 
     def record(name: str, layer: nn.Linear, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
-        key = name if output.dim() <= 2 else layer.out_features
-        calls[key] = Call(name, (*args, *kwargs.values())[0], output.clone())  # it may be changed in place
+        key, features = name if output.dim() <= 2 else layer.out_features, (*args, *kwargs.values())[0]
+        features = features.clone() if output.dim() <= 2 else features  # of all tokens they may not fit twice
+        calls[key] = Call(name, features, output.clone())  # both may be changed in place later
 
     with ExitStack() as stack:
         for name, layer in layers.items():  # ahead of the user's hooks, which may change the output

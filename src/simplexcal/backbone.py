@@ -72,9 +72,19 @@ class Backbone(nn.Module):
                 digest.update(value.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
+    def as_input(self, x: Tensor | np.ndarray) -> Tensor:
+        """Return a tensor as it is, and an array as a tensor, its floats in the dtype of the network."""
+        if isinstance(x, Tensor):
+            return x
+        tensor, dtype = _as_tensor(x), self._anchor.dtype
+        return tensor.to(dtype) if tensor.is_floating_point() and dtype.is_floating_point else tensor
+
+    @property
+    def _anchor(self) -> Tensor:
+        return next((t for t in (*self.net.parameters(), *self.net.buffers())), torch.empty(0))
+
     def _tensor(self, x: Any) -> Tensor:
-        anchor = next((t for t in (*self.net.parameters(), *self.net.buffers())), torch.empty(0))
-        return _as_tensor(x).to(anchor.device)
+        return self.as_input(x).to(self._anchor.device)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         self.net._apply(fn, recurse)  # what .to(device) calls: the network moves along
@@ -159,11 +169,11 @@ def _class_numbers(labels: Any, n: int) -> Tensor:
 
 def _batches(data: Any, size: int) -> Iterable[Any]:
     data = _split(data) if isinstance(data, Mapping) else data
-    if isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[1], Tensor | np.ndarray):
+    if isinstance(data, tuple | list) and len(data) == 2 and any(isinstance(x, Tensor | np.ndarray) for x in data):
         _map(lambda x: _class_numbers(data[1], len(x)), data[0])
         return [_map(itemgetter(slice(i, i + size)), data) for i in range(0, len(data[1]), size)]
     if isinstance(data, Dataset) or (hasattr(data, "__getitem__") and not isinstance(data, tuple | list)):
-        return DataLoader(data, size)
+        return DataLoader(data, size, generator=torch.Generator())  # or it would draw from the global one
     if not isinstance(data, Iterable):
         raise TypeError(f"`data` must be a DataLoader, Dataset or pair (inputs, labels); got {type(data).__name__}.")
     return data

@@ -78,7 +78,7 @@ def calibrate(
     inputs: list[Tensor] = []
     with _recording(backbone, inputs) if mixup == "inputs" else nullcontext():
         outputs, labels = extract(backbone, data, batch_size=batch_size, progress=progress)
-    outputs = outputs.to(_where_to_fit(backbone.head.weight.device))
+    outputs = outputs.to(_where_to_fit(next(backbone.head.parameters()).device))
     source = unless_missing(lambda: _mixup(mixup, backbone, inputs, outputs, labels), calibrator.needs_mixup)
     calibrator.fit(outputs, labels, mixup=source, generator=generator, progress=progress)
     return CalibratedModel(backbone, calibrator)
@@ -129,17 +129,19 @@ def _mixup(
 
 def _recording(backbone: Backbone, inputs: list[Tensor]) -> RemovableHandle:
     """Add the inputs of each call to the list, so that they come in the order of the outputs; used in ``with``."""
-    return backbone.register_forward_pre_hook(lambda _, args: inputs.append(_mixable(args[0], inputs)))
+    return backbone.register_forward_pre_hook(
+        lambda _, args: inputs.append(backbone.as_input(_mixable(args[0], inputs)))
+    )
 
 
-def _mixable(x: Any, earlier: list[Tensor]) -> Tensor:
-    """Return the inputs as a tensor, if they are one and of the same shape as those before."""
+def _mixable(x: Any, earlier: list[Tensor]) -> Tensor | np.ndarray:
+    """Return the inputs if they are one tensor or array, of the same shape as those before."""
     if not isinstance(x, Tensor | np.ndarray):
         raise TypeError(f'Inputs must be one tensor to be mixed; got {type(x).__name__}. Use mixup="features".')
     if earlier and x.shape[1:] != earlier[0].shape[1:]:
         shapes = f"{tuple(earlier[0].shape[1:])} and {tuple(x.shape[1:])}"
         raise ValueError(f'Inputs must be of one shape to be mixed; got {shapes}. Use mixup="features".')
-    return x if isinstance(x, Tensor) else torch.tensor(x)
+    return x
 
 
 def _parts(x: Any, size: int) -> list[Any]:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor, nn
 
+from simplexcal._calls import frozen
 from simplexcal._checks import check_labels
 from simplexcal._chunks import join
 from simplexcal.records import Outputs
@@ -128,11 +129,13 @@ class FeatureMixup(Mixup):
             )
         k = outputs.n_classes
         super().__init__(outputs.features, check_labels(labels, len(outputs), k), k, per_class, n_shuffles, fresh)
-        self.head = head
+        with frozen(head):  # reading a weight with a parametrization may compute, and in train mode change, it
+            self.weight = head.weight.detach()
+            self.bias = None if head.bias is None else head.bias.detach()
 
     def _outputs(self, mixed: Tensor) -> Outputs:
-        weight, bias = self.head.weight.detach().to(mixed), self.head.bias
-        return Outputs(nn.functional.linear(mixed, weight, None if bias is None else bias.detach().to(mixed)), mixed)
+        bias = None if self.bias is None else self.bias.to(mixed)
+        return Outputs(nn.functional.linear(mixed, self.weight.to(mixed), bias), mixed)
 
 
 def log_dirichlet(beta: float, n: int, k: int, generator: Generator | None = None) -> Tensor:
@@ -188,7 +191,7 @@ def _matrix(log_weights: Tensor, generator: Generator | None) -> Tensor:
     device = log_weights.device
     shuffled = torch.rand(n_pools, s, k, r, generator=generator, device=device).argsort(-1)
     columns = (shuffled + r * torch.arange(k, device=device).unsqueeze(-1)).transpose(2, 3)
-    matrix = torch.zeros(n_pools, s, r, k * r, device=device)
+    matrix = torch.zeros(n_pools, s, r, k * r, device=device, dtype=torch.float32)
     return matrix.scatter_(-1, columns, log_weights.exp().float()).flatten(1, 2)
 
 

@@ -176,10 +176,10 @@ def test_a_generator_leaves_torchs_global_state_alone(generator: Generator) -> N
 
 @pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
 def test_labels_are_the_networks_own_and_probabilities_sum_to_one(dtype: torch.dtype, generator: Generator) -> None:
-    outputs, labels, plain = simulate(60, 4, 5)
+    outputs, labels, _ = simulate(60, 4, 5)
     assert outputs.features is not None
     outputs = Outputs(outputs.logits.round().to(dtype), outputs.features.to(dtype))  # with ties
-    mixup = FeatureMixup(plain.head.to(dtype), outputs, labels, per_class=5)
+    mixup = FeatureMixup(nn.Linear(5, 4, dtype=dtype), outputs, labels, per_class=5)
     prediction = quick().fit(outputs, labels, mixup=mixup, generator=generator)(outputs)
     assert torch.equal(prediction.label, outputs.logits.argmax(-1))
     assert torch.equal(prediction.confidence, prediction.probs.amax(-1))
