@@ -122,6 +122,22 @@ def test_log_likelihood_is_the_logarithm_of_the_mean(
     torch.testing.assert_close(d.log_likelihood(labels), expected, rtol=0, atol=atol)
 
 
+@pytest.mark.parametrize(
+    ("labels", "error", "message"),
+    [
+        ([0, 1], TypeError, r"`labels` must be a tensor of integers; got list. Use torch.as_tensor\(labels\)."),
+        (torch.zeros(2), TypeError, r"`labels` must be a tensor of integers; got torch.float32. .*"),
+        (torch.tensor([0, 3]), ValueError, r"`labels` must be in 0..2 for 3 classes; found 3 at position 1. .*"),
+        (torch.tensor([-1, 0]), ValueError, r"`labels` must be in 0..2 for 3 classes; found -1 at position 0. .*"),
+    ],
+)
+def test_labels_that_are_no_classes_get_one_clear_sentence(labels: Any, error: type[Exception], message: str) -> None:
+    d = Concrete(torch.zeros(2, 3), 1.0)
+    with pytest.raises(error, match=f"^{message}$"):
+        d.log_likelihood(labels)
+    assert d.log_likelihood(torch.tensor([0, 2], dtype=torch.uint8)).shape == (2,)
+
+
 def test_log_likelihood_survives_where_the_mean_underflows() -> None:
     d = Concrete(torch.tensor([0.0, -500.0]), 0.1)
     assert d.mean[1] == 0

@@ -66,3 +66,25 @@ def test_no_autocast_reaches_the_matrices(generator: torch.Generator) -> None:
     plain = _potential.mean(logits, temperature)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(_potential.mean(logits, temperature), plain)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch's own use of it
+def test_derivatives_in_forward_mode_equal_those_in_backward_mode_where_logits_tie() -> None:
+    logits, temperature = torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64), torch.ones(2).double()
+
+    def mean(rows: torch.Tensor) -> torch.Tensor:
+        return _potential.mean(rows, temperature)
+
+    forward, backward = torch.func.jacfwd(mean)(logits), torch.func.jacrev(mean)(logits)
+    torch.testing.assert_close(forward, backward, rtol=0, atol=1e-13)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch's own use of it
+def test_second_derivatives_may_be_forward_over_backward(generator: torch.Generator) -> None:
+    logits, temperature = torch.randn(1, 4, generator=generator, dtype=torch.float64), torch.ones(1).double()
+
+    def first(rows: torch.Tensor) -> torch.Tensor:
+        return _potential.mean(rows, temperature)[0, 0]
+
+    twice_backward = torch.func.jacrev(torch.func.jacrev(first))(logits)
+    torch.testing.assert_close(torch.func.hessian(first)(logits), twice_backward, rtol=0, atol=1e-13)

@@ -28,6 +28,18 @@ def test_probabilities_are_taken_only_when_they_are_called_so() -> None:
     torch.testing.assert_close(Outputs.from_probs(probs).logits.softmax(-1), probs)
 
 
+def test_probabilities_may_be_as_inexact_as_their_dtype(generator: torch.Generator) -> None:
+    logits = 2 * torch.randn(1000, 10, generator=generator)
+    for dtype in (torch.bfloat16, torch.float16):
+        assert len(Outputs.from_probs(logits.to(dtype).softmax(-1))) == 1000
+    assert len(Outputs.from_probs(torch.tensor([[1.0000001, 0.0]]))) == 1
+
+
+def test_a_probability_of_zero_is_the_same_in_every_dtype() -> None:
+    probs = torch.tensor([[0.7, 0.3], [1.0, 0.0]])
+    torch.testing.assert_close(Outputs.from_probs(probs).logits, Outputs.from_probs(probs.double()).logits.float())
+
+
 @pytest.mark.parametrize("logits", [torch.tensor([[2.0, -1.0]]), torch.tensor([[0.4, 0.4]])])
 def test_logits_where_probabilities_are_meant_are_refused(logits: torch.Tensor) -> None:
     with pytest.raises(ValueError, match=r"`probs` must be .*If these are logits, apply softmax"):

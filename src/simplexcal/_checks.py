@@ -31,6 +31,15 @@ def check_finite(name: str, value: Tensor, remedy: str) -> None:
         check_every(name, value, value.isfinite(), "finite", remedy)
 
 
+def check_generator(generator: object) -> None:
+    """Raise TypeError unless ``generator`` is one, or None."""
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise TypeError(
+            f"`generator` must be a torch.Generator or None; got {type(generator).__name__}. For a seed, pass "
+            "torch.Generator().manual_seed(seed)."
+        )
+
+
 class NotFittedError(RuntimeError):
     """A calibrator was used before it was fitted."""
 

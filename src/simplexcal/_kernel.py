@@ -14,6 +14,7 @@ and is one operation in torch, s_p = s_(p-2) ± 2u s_(p-1).
 """
 
 import math
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
@@ -34,8 +35,11 @@ FADING = 0.1  # φ may grow like e^(-FADING a); its error, like the square of th
 Real = TypeVar("Real", Tensor, Array)
 
 
-class Resolution(NamedTuple):
+@dataclass(frozen=True)
+class Resolution:
     """How finely the integral is computed: chosen so that the error is about the rounding of the dtype."""
+
+    # No tuple, which torch.func would take apart where it is an argument of a Function.
 
     stride: int  # node spacing, in units of SPACING
     first_node: float

@@ -112,12 +112,11 @@ def _read(kernel: Kernel, at: Integrand, classes: Classes) -> Tensor:
 
 def _keep_order(probs: Tensor, logits: Tensor) -> Tensor:
     """Give the largest logit the strictly largest entry, which rounding alone could deny it."""
-    with torch.no_grad():
-        best = probs.amax(-1, keepdim=True)
-        at_best = 1 + (logits - logits.amax(-1, keepdim=True)).sign()  # 1 or 0; cheaper than a comparison
-        below = torch.minimum(probs, best * (1 - torch.finfo(probs.dtype).eps))
-        correction = torch.maximum(below, at_best * best) - probs
-    return probs + correction
+    found, logits = probs.detach(), logits.detach()  # no_grad() would let derivatives in forward mode through
+    best = found.amax(-1, keepdim=True)
+    at_best = 1 + (logits - logits.amax(-1, keepdim=True)).sign()  # 1 or 0; cheaper than a comparison
+    below = torch.minimum(found, best * (1 - torch.finfo(found.dtype).eps))
+    return probs + (torch.maximum(below, at_best * best) - found)
 
 
 def _chebyshev(x: Tensor, terms: int) -> Tensor:

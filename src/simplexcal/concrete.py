@@ -68,6 +68,8 @@ class Concrete(Distribution):
 
     def log_likelihood(self, labels: Tensor) -> Tensor:
         """Return ln E[π_y] for one class y a distribution: the exact predictive likelihood, safe from underflow."""
+        if self._validate_args:
+            labels = _check_classes(labels, self.logits.shape[-1])
         rows = labels.expand(self.batch_shape).reshape(-1, 1)
         (value,) = _potential.in_chunks(lambda g, t, y: (_potential.log_mean_at(g, t, y),), *self._flat(), rows)
         return value.view(self.batch_shape)
@@ -194,6 +196,15 @@ def _check_values(logits: Tensor, temperature: Tensor) -> None:
         "positive and finite",
         "Use softplus or exp to make it positive.",
     )
+
+
+def _check_classes(labels: object, k: int) -> Tensor:
+    if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.dtype == torch.bool:
+        kind = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
+        raise TypeError(f"`labels` must be a tensor of integers; got {kind}. Use torch.as_tensor(labels).")
+    inside = (labels >= 0) & (labels < k)
+    check_every("labels", labels, inside, f"in 0..{k - 1} for {k} classes", "Labels count the classes from 0.")
+    return labels.long()
 
 
 def _check_simplex(value: Tensor, logits: Tensor) -> None:

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from simplexcal._checks import check_every, check_float_tensor
 
+SMALLEST = torch.finfo(torch.float32).tiny  # 1.2e-38; a lesser probability counts as this
+
 
 @dataclass(frozen=True, eq=False)
 class Outputs:
@@ -33,9 +35,12 @@ class Outputs:
 
     @classmethod
     def from_probs(cls, probs: Tensor, features: Tensor | None = None) -> Self:
-        """Take probabilities instead of logits: their logarithms are logits, up to a constant that does not matter."""
-        probs = check_probs(probs)
-        return cls(probs.clamp_min(torch.finfo(probs.dtype).tiny).log(), features)
+        """Take probabilities instead of logits: their logarithms are logits, up to a constant that does not matter.
+
+        0 counts as 1.2e-38, in every dtype. Where it only means that the model cannot say less, as 0 of 100 trees,
+        put half of the smallest probability that it can say in its place first.
+        """
+        return cls(check_probs(probs).clamp_min(SMALLEST).log(), features)
 
     @property
     def label(self) -> Tensor:
@@ -87,16 +92,18 @@ class Prediction:
         return len(self.probs)
 
 
-def check_probs(probs: Tensor) -> Tensor:
+def check_probs(probs: object) -> Tensor:
     """Return ``probs`` (N, K) if its rows are distributions; logits are recognised as what they are not."""
-    probs = check_float_tensor("probs", probs)
+    given, probs = probs, check_float_tensor("probs", probs)
+    rounding = max(1e-6, torch.finfo(getattr(given, "dtype", probs.dtype)).eps)
     if probs.dim() != 2 or probs.shape[1] < 2:
         raise ValueError(f"`probs` must have shape (N, K) with K >= 2 classes; got {tuple(probs.shape)}.")
     remedy = "If these are logits, apply softmax(-1) first."
-    if len(probs) and not (probs.amin() >= 0 and probs.amax() <= 1):  # without another array as large
-        check_every("probs", probs, (probs >= 0) & (probs <= 1), "between 0 and 1", remedy)
+    if len(probs) and not (probs.amin() >= 0 and probs.amax() <= 1 + rounding):  # without another array as large
+        check_every("probs", probs, (probs >= 0) & (probs <= 1 + rounding), "between 0 and 1", remedy)
     total = probs.sum(-1)
-    check_every("probs", total, (total - 1).abs() <= 1e-3, "rows of probabilities, each with sum 1", remedy)
+    inexact = (total - 1).abs() <= max(1e-3, rounding)  # bfloat16 has two digits
+    check_every("probs", total, inexact, "rows of probabilities, each with sum 1", remedy)
     return probs
 
 

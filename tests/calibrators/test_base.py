@@ -58,3 +58,39 @@ def test_nothing_is_predicted_before_a_fit_or_after_a_failed_one(make: Callable[
         calibrator.fit(outputs, labels, mixup=mixup)
     with pytest.raises(NotFittedError):
         calibrator(outputs)
+
+
+@every_method
+def test_autocast_around_a_prediction_does_not_change_it(make: Callable[[], Calibrator]) -> None:
+    outputs, labels, mixup = simulate(torch.float32)
+    calibrator = make().fit(outputs, labels, mixup=mixup, generator=Generator().manual_seed(0))
+    plain = calibrator(outputs)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = calibrator(outputs)
+    for name, value in vars(plain).items():
+        assert value is None or torch.equal(value, getattr(cast, name)), name
+
+
+@every_method
+def test_the_largest_probability_is_the_labels_even_if_the_next_logit_is_the_next_number(
+    make: Callable[[], Calibrator],
+) -> None:
+    outputs, labels, mixup = simulate(torch.float32)
+    calibrator = make().fit(outputs, labels, mixup=mixup, generator=Generator().manual_seed(0))
+    top = outputs.logits.amax(-1)
+    close = torch.stack([top, top - 1, torch.nextafter(top, torch.tensor(torch.inf))], -1)
+    prediction = calibrator(Outputs(close, outputs.features))
+    assert (prediction.probs.argmax(-1) == 2).all()
+    torch.testing.assert_close(prediction.probs.sum(-1), torch.ones(60))
+
+
+@every_method
+def test_what_is_no_outputs_and_no_generator_gets_one_clear_sentence(make: Callable[[], Calibrator]) -> None:
+    outputs, labels, mixup = simulate(torch.float32)
+    wrong = r"`outputs` must be of type Outputs; got Tensor. Wrap logits \(N, K\) by Outputs\(logits\)."
+    with pytest.raises(TypeError, match=wrong):
+        make().fit(outputs.logits, labels)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=wrong):
+        make().fit(outputs, labels, mixup=mixup)(outputs.logits)
+    with pytest.raises(TypeError, match=r"`generator` must be a torch.Generator or None; got int. For a seed, pass "):
+        make().fit(outputs, labels, mixup=mixup, generator=0)  # type: ignore[arg-type]

@@ -6,7 +6,6 @@ so a CPU generator gives the same numbers on every device.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise, repeat
 
 import torch
@@ -86,10 +85,9 @@ def minimise(
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, n_steps) if anneal else None
 
     def step(*batch: Tensor) -> None:
-        with _full_precision(device.type):
-            optimiser.zero_grad()
-            loss(*batch).backward()
-            optimiser.step()
+        optimiser.zero_grad()
+        loss(*batch).backward()
+        optimiser.step()
 
     take = Replayed(step) if graph else step
     for _, batch in zip(track(range(n_steps), "Fitting", progress), stream or repeat(()), strict=False):
@@ -97,11 +95,6 @@ def minimise(
         if schedule is not None:
             schedule.step()
     optimiser.zero_grad()
-
-
-def _full_precision(device: str) -> AbstractContextManager[object]:
-    """Return a context without autocast, which keeps its copies of the weights from one step to the next."""
-    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
 
 
 def check_n_features(n_features: int | None) -> int:

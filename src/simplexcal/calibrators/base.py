@@ -2,12 +2,13 @@
 
 import inspect
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar, NamedTuple, Self
 
 import torch
 from torch import Generator, Tensor, nn
 
-from simplexcal._checks import NotFittedError, check_finite, check_labels
+from simplexcal._checks import NotFittedError, check_finite, check_generator, check_labels
 from simplexcal._chunks import in_chunks
 from simplexcal.mixup import Mixup
 from simplexcal.records import Outputs, Prediction
@@ -61,8 +62,10 @@ class Calibrator(nn.Module, ABC):
         ``mixup`` is the source of mixed samples for the methods that learn from them, ``generator`` of all randomness.
         Methods that need neither ignore them.
         """
+        _check_outputs(outputs)
         labels = check_labels(labels, len(outputs), outputs.n_classes).to(outputs.logits.device)
         _check_finite(outputs)
+        check_generator(generator)
         if mixup is None and self.needs_mixup:
             raise ValueError(
                 f"`mixup` must be given: this {type(self).__name__} learns from mixed samples alone; got None. "
@@ -70,7 +73,7 @@ class Calibrator(nn.Module, ABC):
             )
         task = Task(outputs, labels, mixup, generator, progress)
         try:
-            with torch.inference_mode(False), torch.enable_grad():
+            with torch.inference_mode(False), torch.enable_grad(), _full_precision(outputs):
                 self.build(outputs.n_classes, outputs.n_features)
                 self.to(outputs.logits.device)._fit(task)
         except BaseException:
@@ -85,6 +88,7 @@ class Calibrator(nn.Module, ABC):
 
     def forward(self, outputs: Outputs) -> Prediction:
         """Calibrate, some rows at a time; the label is the network's own."""
+        _check_outputs(outputs)
         if self.n_classes is None:
             raise NotFittedError(f"This {type(self).__name__} is not fitted yet. Call fit(outputs, labels) first.")
         if outputs.n_classes != self.n_classes:
@@ -97,10 +101,12 @@ class Calibrator(nn.Module, ABC):
 
         def predict(*rows: Tensor) -> tuple[Tensor, ...]:
             found = {name: x for name, x in vars(self._predict(Outputs(*rows))).items() if x is not None}
+            found["probs"] = _led_by(found["label"], found["probs"])
             fields.update(dict.fromkeys(found))
             return tuple(found.values())
 
-        values = in_chunks(predict, *tensors, width=sum(x.shape[1] for x in tensors))
+        with _full_precision(outputs):
+            values = in_chunks(predict, *tensors, width=sum(x.shape[1] for x in tensors))
         return Prediction(**dict(zip(fields, values, strict=True)))
 
     @abstractmethod
@@ -111,6 +117,29 @@ class Calibrator(nn.Module, ABC):
 
     @abstractmethod
     def _predict(self, outputs: Outputs) -> Prediction: ...
+
+
+def _led_by(label: Tensor, probs: Tensor) -> Tensor:
+    """Return the probabilities with the largest at ``label``, where rounding made another equal or larger."""
+    if bool((probs.argmax(-1) == label).all()):
+        return probs
+    best, label = probs.amax(-1, keepdim=True), label.unsqueeze(-1)
+    above = torch.nextafter(best, torch.full_like(best, torch.inf))
+    led = (probs.argmax(-1, keepdim=True) == label).logical_or(best.isnan())
+    return probs.scatter(-1, label, torch.where(led, probs.gather(-1, label), above))
+
+
+def _full_precision(outputs: Outputs) -> AbstractContextManager[object]:
+    """Return a context without autocast, which is for networks: here it would cost digits and keep old weights."""
+    device = outputs.logits.device.type
+    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
+
+
+def _check_outputs(outputs: object) -> None:
+    if not isinstance(outputs, Outputs):
+        raise TypeError(
+            f"`outputs` must be of type Outputs; got {type(outputs).__name__}. Wrap logits (N, K) by Outputs(logits)."
+        )
 
 
 def _check_finite(outputs: Outputs) -> None:

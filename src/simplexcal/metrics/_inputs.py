@@ -11,7 +11,7 @@ ROUNDING = 1e-6  # a probability computed in float32 may exceed 1 by this much
 
 def check_classified(probs: object, labels: object) -> tuple[Tensor, Tensor]:
     """Return probabilities (N, K) and int64 labels (N,) in 0..K-1."""
-    probs = check_probs(check_float_tensor("probs", probs))
+    probs = check_probs(probs)
     n, k = probs.shape
     _check_some("probs", n)
     labels = _check_tensor("labels", labels, n)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor
 
+from simplexcal._checks import check_generator
 from simplexcal.metrics._bins import equal_width
 from simplexcal.metrics._inputs import check_confidence, check_count, check_fraction, check_judged
 from simplexcal.metrics._inversion import not_rejected, observe, simulated, truths
@@ -36,7 +37,7 @@ def noise_floor(
     correct_i ~ Bernoulli(confidence_i) is drawn ``n_trials`` times, and the ECE is that of ``ece``. Random numbers come
     from ``generator``, or else from one of this call with a fixed seed: the same input gives the same floor.
     """
-    confidence, generator = check_confidence(confidence), generator or _fixed()
+    confidence, generator = check_confidence(confidence), _given(generator)
     error = _noise(confidence, n_bins, n_trials, generator).abs().sum(-1)
     return Floor(error.mean().to(confidence), error.quantile(0.95).to(confidence))
 
@@ -59,7 +60,7 @@ def ece_interval(
     """
     confidence, correct = check_judged(confidence, correct)
     check_fraction("level", level)
-    generator = generator or _fixed()
+    generator = _given(generator)
     noise = _noise(confidence, n_bins, n_trials, generator)
     normal = torch.randn(noise.shape, generator=generator, device=noise.device, dtype=noise.dtype)
     seen = observe(confidence.to(noise.device), correct.to(noise.device), n_bins)
@@ -78,8 +79,9 @@ def accuracy_band(bins: Bins, level: float = 0.95) -> tuple[Tensor, Tensor]:
     return (centre - half).clamp_min(0), (centre + half).clamp_max(1)
 
 
-def _fixed() -> Generator:
-    return Generator().manual_seed(0)
+def _given(generator: Generator | None) -> Generator:
+    check_generator(generator)
+    return Generator().manual_seed(0) if generator is None else generator
 
 
 def _noise(confidence: Tensor, n_bins: int, n_trials: int, generator: Generator) -> Tensor:

@@ -85,7 +85,7 @@ def smooth_ece(confidence: Tensor, correct: Tensor) -> Tensor:
     the k-th cosine coefficient of the residuals as the factor exp(-(πkσ)² / 2).
     """
     confidence, correct = check_judged(confidence, correct)
-    spectrum = torch.fft.rfft(_mirrored(confidence.double(), correct.double()))
+    spectrum = torch.fft.rfft(_mirrored(confidence.detach().double(), correct.double()))
     low, high = 0.0, 1.0
     for _ in range(32):  # the integral falls as σ grows, from at most 1
         sigma = (low + high) / 2
