@@ -58,6 +58,19 @@ def test_a_kernel_first_made_in_inference_mode_serves_training_too() -> None:
     assert not small_kernel(torch.float32).nodes.is_inference()
 
 
+def test_a_kernel_first_made_in_a_transform_serves_others_too() -> None:
+    def first(logits: torch.Tensor) -> torch.Tensor:
+        return Concrete(logits, 1.0, validate_args=False).mean[0]
+
+    logits = torch.tensor([1.0, 0.0, -1.0])
+    expected = torch.func.grad(first)(logits)
+    for caches in (_kernel._kernel, _kernel.tangent):
+        caches.cache_clear()
+    for transformed in (torch.func.jacrev(torch.func.jacrev(first)), torch.func.grad(first)):
+        found = transformed(logits)
+    assert torch.equal(found, expected)
+
+
 def test_float32_matrices_as_mps_needs_them_are_still_accurate(
     monkeypatch: pytest.MonkeyPatch, generator: torch.Generator
 ) -> None:

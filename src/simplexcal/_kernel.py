@@ -14,6 +14,7 @@ and is one operation in torch, s_p = s_(p-2) ± 2u s_(p-1).
 """
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
@@ -102,9 +103,14 @@ def _kernel(r: Resolution, n_nodes: int, device: torch.device) -> Kernel:
 
 
 def _tensors(device: torch.device, *arrays: NDArray[Any]) -> list[Tensor]:
+    """Return the arrays as tensors, made in another thread.
+
+    They are cached, so they must not belong to the inference mode or the ``torch.func`` transform in which they are
+    first asked for; both are of this thread.
+    """
     dtype = _matrix_dtype(device)
-    with torch.inference_mode(False):  # the cached tensors must serve training too
-        return [torch.from_numpy(np.ascontiguousarray(x)).to(dtype).to(device) for x in arrays]
+    with ThreadPoolExecutor(1) as elsewhere:
+        return list(elsewhere.map(lambda x: torch.from_numpy(np.ascontiguousarray(x)).to(dtype).to(device), arrays))
 
 
 def _matrix_dtype(device: torch.device) -> torch.dtype:
