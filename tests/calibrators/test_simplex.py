@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis.strategies import floats, integers, sampled_from
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
 from simplexcal import Concrete, FeatureMixup, Outputs, SimplexTemperatureScaling, TemperatureScaling
@@ -415,3 +415,26 @@ def test_features_must_be_those_of_the_fit() -> None:
 def test_betas_must_be_positive() -> None:
     with pytest.raises(ValueError, match=r"`betas` must be positive numbers; got \(1.0, 0.0\)"):
         SimplexTemperatureScaling(betas=(1.0, 0.0))
+
+
+@pytest.mark.parametrize("ruled_out", [-1e4, -1e9, torch.finfo(torch.float32).min])
+def test_classes_that_the_network_rules_out_do_not_matter(ruled_out: float, generator: Generator) -> None:
+    logits = 2 * torch.randn(300, 4, generator=generator)
+    labels = (logits / 1.5).softmax(-1).multinomial(1, generator=generator).squeeze(1)
+    out = (torch.rand(300, 4, generator=generator) < 0.2).scatter(1, labels.unsqueeze(1), False)
+    losses = []
+    for value in (-100.0, ruled_out):
+        outputs = Outputs(logits.masked_fill(out, value))
+        fitted = SimplexTemperatureScaling().fit(outputs, labels, generator=Generator().manual_seed(0))
+        losses.append(cross_entropy(fitted(outputs).probs.log(), labels))
+    torch.testing.assert_close(losses[1], losses[0], rtol=0, atol=2e-3)
+
+
+def test_a_class_at_minus_infinity_has_no_probability(generator: Generator) -> None:
+    logits = 2 * torch.randn(300, 4, generator=generator)
+    labels = (logits / 1.5).softmax(-1).multinomial(1, generator=generator).squeeze(1)
+    fitted = SimplexTemperatureScaling().fit(Outputs(logits), labels, generator=generator)
+    fewer = torch.tensor([[1.0, 0.0, 0.5, -torch.inf], [1.0, -torch.inf, -torch.inf, -torch.inf]])
+    probs = fitted(Outputs(fewer)).probs
+    assert (probs[fewer == -torch.inf] == 0).all()
+    torch.testing.assert_close(probs.sum(-1), torch.ones(2))

@@ -136,6 +136,13 @@ def test_labels_without_information_warn_and_give_uniform_probabilities(generato
     torch.testing.assert_close(ts(Outputs(logits)).probs, torch.full((20, 3), 1 / 3), rtol=0, atol=1e-6)
 
 
+def test_logits_that_are_too_small_for_the_bounds_are_called_so(generator: Generator) -> None:
+    logits = torch.randn(200, 3, generator=generator)
+    labels = (3 * logits).softmax(-1).multinomial(1, generator=generator).squeeze(1)
+    with pytest.warns(UserWarning, match=r"^The logits are so small that T was set to its lower bound, e\^-16."):
+        TemperatureScaling().fit(Outputs(1e-8 * logits), labels)
+
+
 def test_the_label_is_the_networks_own_also_in_ties(generator: Generator) -> None:
     logits = torch.randn(200, 4, generator=generator).round()  # many ties
     outputs = Outputs(logits)

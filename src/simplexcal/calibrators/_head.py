@@ -27,6 +27,7 @@ START = (0.0, -1.0, 0.0)  # ln τ, ln λ and η before training
 PLAIN = (0.0, -6.0, 0.0)  # ln τ, ln λ and η of temperature scaling: λ = e^-6 is as good as 0
 TRUSTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 MOST_LEAD = 2.0  # that is added to η, found to 0.002
+DEEPEST = 200.0  # nats below the largest logit: a class further down, which the network rules out, is as good as there
 
 
 class Head(nn.Module):
@@ -64,6 +65,7 @@ class Head(nn.Module):
 
     def forward(self, logits: Tensor) -> Concrete:
         """Return Concrete(z′ / τ, λ) for logits z (N, K)."""
+        logits = _raised(logits)
         return concrete(logits, self._trusted(self._learned(self._inputs(logits)).mean(0), self.trust, self.lead))
 
     def fit(
@@ -72,7 +74,7 @@ class Head(nn.Module):
         """Train on logits z = logits (N, K) / temperature and labels, some rows at a time, in the parameters' dtype."""
 
         def scaled(rows: Tensor) -> Tensor:
-            return (rows / temperature).to(self.inner.dtype)
+            return _raised((rows / temperature).to(self.inner.dtype))
 
         k = logits.shape[1]
         (raw,) = in_chunks(lambda rows: (statistics(scaled(rows)),), logits, width=4 * k)
@@ -127,6 +129,11 @@ class Head(nn.Module):
         inputs = inputs.expand(N_FOLDS, *inputs.shape[-2:])
         hidden = torch.tanh(torch.baddbmm(self.inner_bias, inputs, self.inner))
         return torch.baddbmm(self.outer_bias, hidden, self.outer) + self.start
+
+
+def _raised(logits: Tensor) -> Tensor:
+    """Return the logits with those that are too far below the largest, or at -∞, no further than ``DEEPEST``."""
+    return torch.maximum(logits, logits.amax(-1, keepdim=True) - DEEPEST)
 
 
 def half_an_error(n: int, n_classes: int) -> float:

@@ -13,6 +13,7 @@ from simplexcal.calibrators.base import Calibrator, Task
 from simplexcal.records import Outputs, Prediction
 
 BOUND = 16.0  # |ln T| at most
+FAR = 300.0  # times the median lead of the first class over the second: a class so far below the first is ruled out
 WIDTH = 16  # numbers for each logit: more than are held, since small float64 arrays need no new memory, which is slow
 
 
@@ -41,21 +42,35 @@ def fit_log_temperature(logits: Tensor, labels: Tensor, doubt: float = 0.0) -> f
     changes sign. Warns where the data do not determine it.
 
     ``doubt`` is a prior: beside its label, each input counts as so many samples more, in equal parts of every class,
-    which adds doubt · mean(Σ_k z_k softmax(u z)_k - mean_k z_k). Then T > 0 also where every label is predicted.
+    which adds doubt · mean(Σ_k z_k softmax(u z)_k - mean_k z_k). Then T > 0 also where every label is predicted. A
+    class that the network rules out, by a logit of -1e9 for instance, counts as one that is just ``FAR`` below.
     """
+    lowest = -_far(logits) if doubt else 0.0
 
     def slope(log_u: float) -> float:
         def of_rows(z: Tensor, y: Tensor) -> Tensor:
             z = z - z.amax(-1, keepdim=True)  # so that large logits do not overflow
             expected = (z * (z * math.exp(log_u)).softmax(-1)).sum(-1)
-            return expected - (at_labels(z, y) + doubt * z.mean(-1)) / (1 + doubt)
+            prior = doubt * z.clamp_min(lowest).mean(-1) if doubt else 0.0
+            return expected - (at_labels(z, y) + prior) / (1 + doubt)
 
         return mean_of_rows(of_rows, logits, labels)
 
     log_u, separable = root(slope, -BOUND, BOUND), bool((logits.argmax(-1) == labels).all())
     if separable or abs(log_u) > BOUND - 1e-3:
-        warnings.warn(_undetermined(len(labels), separable, doubt), stacklevel=2)
+        warnings.warn(_undetermined(len(labels), separable, doubt, log_u), stacklevel=2)
     return -log_u
+
+
+def _far(logits: Tensor) -> float:
+    """Return how far below the largest logit a class is ruled out; where most rows tie, none is."""
+
+    def leads(z: Tensor) -> tuple[Tensor]:
+        first, second = z.topk(2, -1).values.double().unbind(-1)
+        return (first - second,)
+
+    (lead,) = in_chunks(leads, logits.detach(), width=logits.shape[1])
+    return FAR * lead.median().item() or math.inf
 
 
 def mean_of_rows(function: Callable[[Tensor, Tensor], Tensor], logits: Tensor, labels: Tensor) -> float:
@@ -70,14 +85,16 @@ def at_labels(values: Tensor, labels: Tensor) -> Tensor:
     return values.gather(1, labels.unsqueeze(1)).squeeze(1)
 
 
-def _undetermined(n: int, separable: bool, doubt: float) -> str:
+def _undetermined(n: int, separable: bool, doubt: float, log_u: float) -> str:
     if separable:
         return (
             f"All {n} inputs are classified correctly, so the likelihood grows without bound as T falls and T is not "
             f"determined by these data; it was set {'by the prior' if doubt else 'to its lower bound'}. "
             "Calibrate on more, held-out inputs."
         )
+    if log_u > 0:
+        return "The logits are so small that T was set to its lower bound, e^-16. Multiply them by a constant."
     return (
-        "The logits say nothing about the labels, so T is not determined by these data; it was set to its upper "
-        "bound. Check that labels and logits are in the same order."
+        "The logits say nothing about the labels, or are very large, so T is not determined by these data; it was set "
+        "to its upper bound, e^16. Check that labels and logits are in the same order."
     )
