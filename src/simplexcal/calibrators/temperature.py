@@ -13,7 +13,7 @@ from simplexcal.calibrators.base import Calibrator, Task
 from simplexcal.records import Outputs, Prediction
 
 BOUND = 16.0  # |ln T| at most
-FAR = 300.0  # times the median lead of the first class over the second: a class so far below the first is ruled out
+FAR = 100.0  # times the median lead of the first class over the second: a class so far below the first is ruled out
 WIDTH = 16  # numbers for each logit: more than are held, since small float64 arrays need no new memory, which is slow
 
 
