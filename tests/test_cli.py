@@ -1,6 +1,7 @@
 """The command line as a user meets it: files in, files out, one line on a mistake."""
 
 import json
+import math
 import random
 import re
 import subprocess
@@ -18,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from user_files import content, write
 
 import simplexcal
+from simplexcal._console import say
 from simplexcal.cli import main
 from simplexcal.demo import run as showcase
 from simplexcal.demo.fashion_mnist import images_and_labels
@@ -216,11 +218,43 @@ def test_a_wrong_file_is_one_line(
         (["evaluate", "val.npz", "--input", "predictions"], "probs"),
         (["evaluate", "val.npz", "--input", "predictions", "--calibrator", "net.safetensors"], "leave out"),
         (["report", "val.npz", "--input", "logits", "-o", "report.pdf"], "must end in .html"),
+        (
+            ["predict", "gone.safetensors", "val.npz", "--input", "logits", "-o", "out.npz"],
+            "'gone.safetensors': No such",
+        ),
+        (
+            ["evaluate", "val.npz", "--input", "logits", "--calibrator", "gone.safetensors"],
+            "'gone.safetensors': No such",
+        ),
+        (["predict", "net.safetensors", "val.npz", "--input", "logits", "-o", "val.npz"], "'val.npz' is read by this"),
+        (["predict", "net.safetensors", "val.npz", "--input", "logits", "-o", "net.safetensors"], "is read by this"),
         (["nonsense"], "nonsense"),
     ],
 )
 def test_a_wrong_command_is_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert message in error_of(capsys, arguments)
+
+
+def test_a_folder_is_no_output(fitted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (fitted / "folder.safetensors").mkdir()
+    command = ["calibrate", "val.npz", "--input", "logits", "-o", "folder.safetensors"]
+    assert "'folder.safetensors' is a folder. Give the name of a file." in error_of(capsys, command)
+
+
+def test_every_calibrator_is_judged_whatever_the_names(fitted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [Path(f"run{i}/net.safetensors") for i in range(3)]
+    for path in paths:
+        (fitted / path).parent.mkdir()
+        (fitted / path).write_bytes((fitted / "net.safetensors").read_bytes())
+    options = [part for path in paths for part in ("--calibrator", str(path))]
+    assert main(["evaluate", "val.npz", "--input", "logits", *options, "--json"]) == 0
+    _, first, *others = json.loads(capsys.readouterr().out)["methods"]
+    assert others == [f"{first} (net)", f"{first} (run2/net.safetensors)"]
+
+
+def test_what_json_has_no_number_for_is_null(capsys: pytest.CaptureFixture[str]) -> None:
+    say("", {"a": {"b": -math.inf, "c": 1.5}, "d": math.nan}, as_json=True)
+    assert json.loads(capsys.readouterr().out) == {"a": {"b": None, "c": 1.5}, "d": None}
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".parquet", ".csv"])

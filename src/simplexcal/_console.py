@@ -1,6 +1,7 @@
 """How the command line speaks: one line for an error, one for a warning, JSON where it is asked for, no traceback."""
 
 import json
+import math
 import os
 import sys
 import warnings
@@ -29,8 +30,14 @@ def run(command: Callable[[], object]) -> int:
 
 
 def say(text: str, record: Mapping[str, Any], as_json: bool) -> None:
-    """Print ``text`` for people or ``record`` for machines."""
-    sys.stdout.write((json.dumps(record, allow_nan=False) if as_json else text) + "\n")
+    """Print ``text`` for people or ``record`` for machines, where JSON has no number as null."""
+    sys.stdout.write((json.dumps(_finite(record), allow_nan=False) if as_json else text) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _finite(x) for name, x in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def is_watched() -> bool:

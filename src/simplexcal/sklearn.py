@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Generator
 
 from simplexcal.calibrators import CALIBRATORS, Calibrator, SimplexTemperatureScaling
+from simplexcal.calibrators.base import led_by
 from simplexcal.records import Outputs, Prediction
 
 try:
@@ -92,7 +93,7 @@ class SimplexCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstim
         """Return calibrated probabilities (N, K), columns in the order of ``classes_``."""
         check_is_fitted(self)
         scores = _scores(self.estimator_, X)
-        return _led_by(scores.argmax(1), self._calibrated(scores).probs.numpy())
+        return led_by(torch.from_numpy(scores.argmax(1)), self._calibrated(scores).probs).numpy()
 
     @available_if(lambda self: isinstance(_calibrator(self.method), STS))  # type: ignore[untyped-decorator]
     def predict_uncertainty(self, X: Any) -> Uncertainty:  # noqa: N803
@@ -209,13 +210,17 @@ def _scores(estimator: Any, X: Any) -> Floats:  # noqa: N803
     scores = np.array(getattr(estimator, name)(X), dtype=np.float64)
     if scores.ndim == 1:
         scores = np.stack([np.zeros_like(scores), scores], 1)
-    last = estimator.steps[-1][1] if hasattr(estimator, "steps") else estimator
-    if scores.shape[1] != k or (k > 2 and getattr(last, "decision_function_shape", "ovr") == "ovo"):
+    if scores.shape[1] != k or (k > 2 and getattr(_last(estimator), "decision_function_shape", "ovr") == "ovo"):
         raise ValueError(
             f"`{name}` must have one column for each of the {k} classes, not for each pair of them; it has "
             f'{scores.shape[1]}. Set decision_function_shape="ovr".'
         )
     return scores
+
+
+def _last(estimator: Any) -> Any:  # of a pipeline, or in a search
+    inner = estimator.steps[-1][1] if hasattr(estimator, "steps") else getattr(estimator, "best_estimator_", None)
+    return estimator if inner is None else _last(inner)
 
 
 def _positions(values: Array, classes: Array) -> Array:
@@ -238,13 +243,3 @@ def _floor(probs: Floats) -> float:
 
 def _outputs(scores: Floats, floor: float | None) -> Outputs:
     return Outputs(torch.from_numpy(scores if floor is None else np.log(np.maximum(scores, floor))))
-
-
-def _led_by(label: Array, probs: Floats) -> Floats:
-    """Return probs with the largest of each row at ``label``, where rounding made it equal to another or smaller."""
-    rows = np.flatnonzero(probs.argmax(1) != label)
-    other, own = probs[rows].argmax(1), label[rows]
-    largest = probs[rows, other]
-    probs[rows, other] = probs[rows, own]
-    probs[rows, own] = np.nextafter(largest, 1)
-    return probs

@@ -73,7 +73,8 @@ class Source:
         found = {"none": Prediction(outputs.logits.softmax(-1), outputs.label)}
         for path in calibrators:
             method, calibrator = self.load(path)
-            found[method if method not in found else f"{method} ({path.stem})"] = calibrator(outputs)
+            names = (method, f"{method} ({path.stem})", f"{method} ({path})")
+            found[next((name for name in names if name not in found), names[-1])] = calibrator(outputs)
         return found
 
 

@@ -9,6 +9,7 @@ from torch import Generator, Tensor, nn
 
 from simplexcal import Calibrator, FeatureMixup, NotFittedError, Outputs
 from simplexcal.calibrators import _head
+from simplexcal.calibrators.base import led_by
 
 K, D = 3, 4
 every_method = pytest.mark.parametrize("make", METHODS.values(), ids=METHODS)
@@ -94,3 +95,12 @@ def test_what_is_no_outputs_and_no_generator_gets_one_clear_sentence(make: Calla
         make().fit(outputs, labels, mixup=mixup)(outputs.logits)
     with pytest.raises(TypeError, match=r"`generator` must be a torch.Generator or None; got int. For a seed, pass "):
         make().fit(outputs, labels, mixup=mixup, generator=0)  # type: ignore[arg-type]
+
+
+def test_a_label_that_rounding_left_behind_leads_again() -> None:
+    probs = torch.tensor([[0.4, 0.4, 0.2], [0.5 + 1e-12, 0.5 - 1e-12, 0], [0.1, 0.2, 0.7]], dtype=torch.float64)
+    above = torch.nextafter(probs[:2].amax(-1), torch.ones(2).double())
+    found = led_by(torch.tensor([1, 1, 2]), probs)
+    assert torch.equal(found[:2, 1], above)
+    assert torch.equal(found[:2, [0, 2]], torch.stack([probs[:2, 1], probs[:2, 2]], -1))
+    assert torch.equal(found[2], probs[2])

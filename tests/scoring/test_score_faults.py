@@ -234,6 +234,18 @@ def test_the_output_must_not_be_input(tmp_path: Path) -> None:
         score(calibrator, data, tmp_path / "out" / "y.parquet")
 
 
+def test_neither_the_input_nor_a_folder_is_overwritten(tmp_path: Path) -> None:
+    data, calibrator = write(tmp_path / "y.rejected.parquet", columns(5)), save(tmp_path, "ts")
+    with pytest.raises(
+        ValueError, match=r"'.*y.rejected.parquet', where rejected rows go, is the input. Give --output"
+    ):
+        score(calibrator, data, tmp_path / "y.parquet")
+    assert data.exists()
+    (tmp_path / "z.parquet").mkdir()
+    with pytest.raises(IsADirectoryError, match=r"--output '.*z.parquet' is a folder. Give the name of a file."):
+        score(calibrator, data, tmp_path / "z.parquet")
+
+
 def test_damage_in_mid_file_names_the_file_and_keeps_what_was_done(tmp_path: Path) -> None:
     data = tmp_path / "x.parquet"
     pq.write_table(pa.table(columns(4000)), data, row_group_size=500, write_page_checksum=True)

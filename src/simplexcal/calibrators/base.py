@@ -101,7 +101,7 @@ class Calibrator(nn.Module, ABC):
 
         def predict(*rows: Tensor) -> tuple[Tensor, ...]:
             found = {name: x for name, x in vars(self._predict(Outputs(*rows))).items() if x is not None}
-            found["probs"] = _led_by(found["label"], found["probs"])
+            found["probs"] = led_by(found["label"], found["probs"])
             fields.update(dict.fromkeys(found))
             return tuple(found.values())
 
@@ -119,14 +119,15 @@ class Calibrator(nn.Module, ABC):
     def _predict(self, outputs: Outputs) -> Prediction: ...
 
 
-def _led_by(label: Tensor, probs: Tensor) -> Tensor:
+def led_by(label: Tensor, probs: Tensor) -> Tensor:
     """Return the probabilities with the largest at ``label``, where rounding made another equal or larger."""
-    if bool((probs.argmax(-1) == label).all()):
+    own, other = label.unsqueeze(-1), probs.argmax(-1, keepdim=True)
+    if bool((own == other).all()):
         return probs
-    best, label = probs.amax(-1, keepdim=True), label.unsqueeze(-1)
-    above = torch.nextafter(best, torch.full_like(best, torch.inf))
-    led = (probs.argmax(-1, keepdim=True) == label).logical_or(best.isnan())
-    return probs.scatter(-1, label, torch.where(led, probs.gather(-1, label), above))
+    largest = probs.gather(-1, other)
+    exchanged = probs.scatter(-1, other, probs.gather(-1, own))
+    exchanged = exchanged.scatter(-1, own, torch.nextafter(largest, torch.ones_like(largest)))
+    return torch.where(own == other, probs, exchanged)
 
 
 def _full_precision(outputs: Outputs) -> AbstractContextManager[object]:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from simplexcal._console import say
-from simplexcal.cli.options import Head, Json, Model, Weights, check_output, network
+from simplexcal.cli.options import Head, Json, Model, Weights, check_files, network
 from simplexcal.serving import export_file
 
 
@@ -24,7 +24,7 @@ def export(
 
     With --model, network and calibrator in one; otherwise the calibrator alone, which takes logits and features.
     """
-    check_output(output, ".onnx")
+    check_files(output, [".onnx"], calibrator, weights, data)
     written = export_file(calibrator, output, network(model, weights, head), shape=shape, data=data)
     text = f"{output}: {written.method}; in: {', '.join(written.inputs)}; out: {', '.join(written.outputs)}."
     record = {"output": str(output), "method": written.method}

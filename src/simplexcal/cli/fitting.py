@@ -9,12 +9,12 @@ import typer
 
 from simplexcal._console import is_watched, say
 from simplexcal.calibrators import CALIBRATORS
-from simplexcal.cli.options import Data, Head, Input, Json, Method, Mixed, Model, Weights, check_output, network
+from simplexcal.cli.options import Data, Head, Input, Json, Method, Mixed, Model, Weights, check_files, network
 from simplexcal.io import save_calibrator
 from simplexcal.metrics import nll
 from simplexcal.mixup import unless_missing
 from simplexcal.sources import read_source
-from simplexcal.tables import write_predictions
+from simplexcal.tables import WRITERS, write_predictions
 
 
 def calibrate(
@@ -33,7 +33,7 @@ def calibrate(
 
     DATA are held-out outputs, or inputs for --model, with their true classes.
     """
-    check_output(output, ".safetensors")
+    check_files(output, [".safetensors"], data, weights)
     start = time.perf_counter()
     source = read_source(data, input, network(model, weights, head), progress=is_watched())
     outputs, labels = source.table.outputs, source.labels
@@ -41,8 +41,8 @@ def calibrate(
     mixes = unless_missing(lambda: source.mixup(mixup), calibrator.needs_mixup) if calibrator.uses_mixup else None
     generator = torch.Generator().manual_seed(seed)
     calibrator.fit(outputs, labels, mixup=mixes, generator=generator, progress=is_watched())
-    save_calibrator(calibrator, output, fingerprint=source.fingerprint)
     before, after = (float(nll(probs, labels)) for probs in (outputs.logits.softmax(-1), calibrator(outputs).probs))
+    save_calibrator(calibrator, output, fingerprint=source.fingerprint)
     took = time.perf_counter() - start
     text = (
         f"{output}: {method} on {len(labels)} inputs of {outputs.n_classes} classes, {took:.1f} s. "
@@ -66,6 +66,7 @@ def predict(
 
     Of every input: predicted class, confidence, uncertainties and calibrated probabilities.
     """
+    check_files(output, list(WRITERS), calibrator, data, weights)
     source = read_source(data, input, network(model, weights, head), progress=is_watched())
     method, fitted = source.load(calibrator)
     prediction = fitted(source.table.outputs)

@@ -7,7 +7,7 @@ import torch
 import typer
 
 from simplexcal._console import is_watched, say
-from simplexcal.cli.options import Calibrators, Data, Head, Json, JudgedInput, Model, Weights, check_output, network
+from simplexcal.cli.options import Calibrators, Data, Head, Json, JudgedInput, Model, Weights, check_files, network
 from simplexcal.demo import run as showcase
 from simplexcal.demo.fashion_mnist import CLASSES
 from simplexcal.evaluate import Evaluation, evaluate, tabulate
@@ -28,6 +28,7 @@ def judge(
 
     DATA are predictions, or outputs, which are judged before and after each calibrator.
     """
+    check_files(None, [], data, weights, *(calibrator or []))
     judged = read_judged(data, input, calibrator or [], network(model, weights, head))
     evaluations = {name: evaluate(prediction, judged.labels) for name, prediction in judged.predictions.items()}
     say(tabulate(evaluations), {"methods": _records(evaluations)}, json)
@@ -48,7 +49,7 @@ def report(
 
     One file that works offline: a verdict, a table, charts, and what was confidently wrong.
     """
-    check_output(output, ".html")
+    check_files(output, [".html"], data, weights, *(calibrator or []))
     judged = read_judged(data, input, calibrator or [], network(model, weights, head), images=True)
     predictions, labels, images, class_names = judged
     write_report(output, predictions, labels, images=images, class_names=class_names, title=title)
@@ -64,7 +65,7 @@ def demo(
 
     A LeNet-5 and the test images of Fashion-MNIST: 5000 to calibrate, 5000 to judge. Prints a table, writes a report.
     """
-    check_output(output, ".html")
+    check_files(output, [".html"])
     torch.set_num_threads(1)  # the tensors are small; on a busy machine two threads wait for each other
     data = showcase.prepare()
     predictions = dict(showcase.predictions(data, progress=is_watched()))

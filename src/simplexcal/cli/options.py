@@ -1,6 +1,9 @@
 """What the commands have in common: their options, and what is checked before work begins."""
 
+import os
+from collections.abc import Sequence
 from enum import StrEnum
+from errno import ENOENT
 from pathlib import Path
 from typing import Annotated
 
@@ -52,9 +55,21 @@ def network(model: str | None, weights: Path | None, head: str | None) -> Networ
     return None if model is None else Network(model, weights, head)
 
 
-def check_output(path: Path, suffix: str) -> None:
-    """Refuse what cannot be written before hours are spent on it."""
-    if path.suffix != suffix:
-        raise ValueError(f"--output must end in {suffix}; got '{path}'.")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"--output is to go to '{path.parent}', which is no folder. Make it first.")
+def check_files(output: Path | None, suffixes: Sequence[str], *inputs: Path | None) -> None:
+    """Refuse what cannot be read or written, or must not be overwritten, before hours are spent on it."""
+    given = [path for path in inputs if path is not None]
+    for path in given:
+        if not path.exists():
+            raise FileNotFoundError(ENOENT, os.strerror(ENOENT), str(path))
+    if output is None:
+        return
+    if output.suffix not in suffixes:
+        raise ValueError(f"--output must end in {' or '.join(suffixes)}; got '{output}'.")
+    if not output.parent.is_dir():
+        raise FileNotFoundError(f"--output is to go to '{output.parent}', which is no folder. Make it first.")
+    if output.is_dir():
+        raise IsADirectoryError(f"--output '{output}' is a folder. Give the name of a file.")
+    if not os.access(output.parent, os.W_OK):
+        raise PermissionError(f"--output is to go to '{output.parent}', where you may not write.")
+    if output.exists() and any(output.samefile(path) for path in given):
+        raise ValueError(f"--output '{output}' is read by this command and would be overwritten. Give another name.")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from simplexcal._console import is_watched, say
-from simplexcal.cli.options import Head, Held, Json, Model, Weights, check_output, network
+from simplexcal.cli.options import Head, Held, Json, Model, Weights, check_files, network
 
 
 class Engine(StrEnum):
@@ -39,7 +39,7 @@ def score(
     """
     from simplexcal import scoring  # needs pyarrow
 
-    check_output(output, ".parquet")
+    check_files(output, [".parquet"], calibrator, input, weights)
     summary = scoring.score(
         calibrator,
         input,

@@ -1,5 +1,6 @@
 """Users' own files: .npz, .safetensors, .parquet and .csv."""
 
+from simplexcal.tables.files import WRITERS as WRITERS
 from simplexcal.tables.files import Inputs as Inputs
 from simplexcal.tables.files import Table as Table
 from simplexcal.tables.files import check_suffix as check_suffix
