@@ -10,6 +10,7 @@ import pytest
 import torch
 from parquet_rows import K, columns, fitted, outputs, read, save, write
 from safetensors.torch import save_file
+from torch import nn
 
 from simplexcal.calibrators import TemperatureScaling
 from simplexcal.io import save_calibrator
@@ -259,3 +260,58 @@ def test_damage_in_mid_file_names_the_file_and_keeps_what_was_done(tmp_path: Pat
     assert not (tmp_path / "y.parquet").exists()
     with pytest.raises(ValueError, match=r"an unfinished run with other input files. Give --restart"):
         score(save(tmp_path, "ts"), whole, tmp_path / "y.parquet", batch_size=25)
+
+
+WORDS = Network("test_score_faults:make_words")
+
+
+def make_words() -> nn.Module:
+    """Return a network that takes lists of numbers below 50, of any length."""
+    return nn.Sequential(nn.EmbeddingBag(50, 6), nn.Linear(6, K))
+
+
+def test_a_row_that_the_network_cannot_take_goes_to_the_side_file(tmp_path: Path) -> None:
+    rows = [[i % 50, 3, 7] for i in range(40)]
+    rows[0], rows[25], rows[33] = [1, 2, 50], [-1, 0, 0], [7, 8]
+    data = write(tmp_path / "x.parquet", {"inputs": rows})
+    summary = score(save(tmp_path, "ts"), data, tmp_path / "y.parquet", network=WORDS, batch_size=8)
+    assert (summary.rows, summary.n_rejected) == (37, 3)
+    rejected = read(tmp_path / "y.rejected.parquet")
+    assert rejected["row_number"] == [0, 25, 33]
+    assert [reason.split(":")[0] for reason in rejected["reason"]] == [
+        "the network cannot take it",
+        "the network cannot take it",
+        "`inputs` has 2 values, not 3",
+    ]
+
+
+def test_the_first_row_does_not_decide_what_the_others_must_be(tmp_path: Path) -> None:
+    data = write(tmp_path / "x.parquet", {"inputs": [[1, 2], *([i, 3, 7] for i in range(9))]})
+    score(save(tmp_path, "ts"), data, tmp_path / "y.parquet", network=WORDS)
+    assert read(tmp_path / "y.parquet")["row_number"] == list(range(1, 10))
+
+
+def test_links_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    write(tmp_path / "in" / "a.parquet", columns(5))
+    write(tmp_path / "elsewhere" / "b.parquet", columns(5))
+    (tmp_path / "in" / "more").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "loop").symlink_to(tmp_path / "in")
+    assert score(save(tmp_path, "ts"), tmp_path / "in", tmp_path / "y.parquet").rows == 10
+    write(tmp_path / "3f2a", {"inputs": [[1, 2, 3]] * 4})
+    save_file(make_words().state_dict(), tmp_path / "9c1b")
+    (tmp_path / "x.parquet").symlink_to(tmp_path / "3f2a")
+    (tmp_path / "w.safetensors").symlink_to(tmp_path / "9c1b")
+    network = WORDS._replace(weights=tmp_path / "w.safetensors")
+    assert score(save(tmp_path, "ts"), tmp_path / "x.parquet", tmp_path / "z.parquet", network=network).rows == 4
+
+
+def test_rejected_rows_of_files_that_differ_in_what_may_be_null(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for name, nullable in (("a", True), ("b", False)):
+        table = pa.table({**columns(5), "logit_0": [nan] * 5})
+        schema = table.schema.set(0, pa.field("id", pa.string(), nullable))
+        pq.write_table(table.cast(schema), tmp_path / "in" / f"{name}.parquet")
+    score(save(tmp_path, "ts"), tmp_path / "in", tmp_path / "y.parquet")
+    assert len(read(tmp_path / "y.rejected.parquet")["id"]) == 10

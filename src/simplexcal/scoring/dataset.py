@@ -1,6 +1,7 @@
 """The rows to be scored: Parquet files in the order of their names, cut into slices that can be read one by one."""
 
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -78,8 +79,8 @@ class Dataset:
 
 def open_dataset(path: Path) -> Dataset:
     """Find the file, or the .parquet files in a folder and below; their columns must have the same names and types."""
-    path = path.resolve()
-    paths = _paths(path)
+    suffix, path = path.suffix, path.resolve()  # a link may lead to a file whose name is just a number
+    paths = _paths(path, suffix)
     found = [_file(own, own.name if own == path else str(own.relative_to(path))) for own in paths]
     schema = found[0][1]
     for file, other in found[1:]:
@@ -144,18 +145,30 @@ def _no_more() -> Iterator[Any]:
     yield
 
 
-def _paths(path: Path) -> list[Path]:
+def _paths(path: Path, suffix: str) -> list[Path]:
     if path.is_file():
-        if path.suffix.lower() != ".parquet":
-            raise ValueError(f"'{path}' must be a .parquet file, or a folder of them; got {path.suffix!r}.")
+        if suffix.lower() != ".parquet":
+            raise ValueError(f"'{path}' must be a .parquet file, or a folder of them; got {suffix!r}.")
         return [path]
     if not path.is_dir():
         raise FileNotFoundError(f"'{path}' does not exist. Pass a .parquet file, or a folder of them.")
-    below = (own for own in sorted(path.rglob("*.parquet")) if own.is_file())
+    below = sorted(own for own in _below(path) if own.suffix == ".parquet")
     paths = [own for own in below if not any(part[0] in "._" for part in own.relative_to(path).parts)]
     if not paths:
         raise ValueError(f"'{path}' holds no .parquet file. Pass the folder that holds them, or a file.")
     return paths
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """Yield all files below; folders that are links are followed, but none is entered twice."""
+    entered: set[str] = set()
+    for root, folders, files in os.walk(folder, followlinks=True):
+        folders.sort()
+        if (real := os.path.realpath(root)) in entered:
+            folders.clear()
+            continue
+        entered.add(real)
+        yield from (Path(root, name) for name in files)
 
 
 def _file(path: Path, name: str) -> tuple[File, Any]:

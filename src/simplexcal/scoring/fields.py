@@ -1,6 +1,7 @@
 """Which columns hold an array, and its values row by row; a row that cannot be used has a reason instead."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,7 +59,7 @@ def find_field(path: Path, schema: Any, name: str, *, as_float: bool = True) -> 
 
 
 def settle(path: Path, field: Field, sample: Any, shape: tuple[int, ...] | None, why: str = "") -> Field:
-    """Return the field with the shape that all rows must have: the one given, or that of the sample's first row.
+    """Return the field with the shape that all rows must have: the one given, or that of most rows of the sample.
 
     A shape given is required of the columns' types, and of one row of the sample at least.
     """
@@ -66,7 +67,8 @@ def settle(path: Path, field: Field, sample: Any, shape: tuple[int, ...] | None,
         own, agrees = field.shape, shape in (None, field.shape)
     else:
         lists = sample[field.name].combine_chunks()
-        own = next((found for value in lists if (found := _shape(value.as_py()))), field.shape)
+        shapes = Counter(found for value in lists if (found := _shape(value.as_py())))
+        own = shapes.most_common(1)[0][0] if shapes else field.shape
         right_depth = shape is None or len(shape) == len(field.shape)
         agrees = right_depth and (shape is None or not len(lists) or bool(_fits(lists, shape).any()))
     if not agrees:

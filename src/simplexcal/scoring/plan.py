@@ -1,7 +1,7 @@
 """What is to be done, settled and checked before work starts: what is wrong with a file as a whole is said here."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -12,17 +12,25 @@ import torch
 
 import simplexcal
 from simplexcal.calibrators import Calibrator
-from simplexcal.records import Outputs
+from simplexcal.records import Outputs, Prediction
 from simplexcal.scoring.dataset import Dataset
 from simplexcal.scoring.fields import Field, find_field, numbered_columns, settle, values
-from simplexcal.scoring.scorer import ROW_NUMBER, UNCERTAINTIES, Job, Scorer, digest_of, load_checked
+from simplexcal.scoring.scorer import (
+    NETWORK_ERRORS,
+    ROW_NUMBER,
+    UNCERTAINTIES,
+    Job,
+    Scorer,
+    digest_of,
+    load_checked,
+)
 from simplexcal.sources import Network
 from simplexcal.tables.columns import shown
 from simplexcal.tables.rows import STEMS
 
 MOST, OF_A_NETWORK = 8192, 256  # rows in a batch at most
 AT_ONCE = 2**21  # values in a batch at most
-SAMPLE = 256  # rows that are looked at beforehand
+SAMPLE, EXAMPLES = 256, 10  # rows that are looked at beforehand, and that a network is tried on
 IN_A_SLICE = 4  # batches
 FORMAT = 1  # goes up when parts of earlier versions cannot be used
 
@@ -73,7 +81,7 @@ def manifest(job: Job, data: Dataset) -> dict[str, Any]:
 
 
 def _resolved(network: Network) -> Network:
-    return network._replace(weights=network.weights and network.weights.resolve())
+    return network._replace(weights=network.weights and network.weights.absolute())  # a link has the right suffix
 
 
 def _kind(data: Dataset, kind: str | None) -> str:
@@ -170,24 +178,32 @@ def _check_fingerprint(scorer: Scorer, header: dict[str, Any]) -> None:
 
 
 def _schema(data: Dataset, scorer: Scorer) -> Any:
-    """Return the schema of the scored rows, by scoring one row, which a network must be able to take."""
+    """Return the schema of the scored rows, by scoring one row; a network must be able to take one of the first."""
     job = scorer.job
-    arrays = [_example(data, field) for field in job.fields]
+    arrays = [_examples(data, field) for field in job.fields]
     with _blaming_the_inputs(data.path), torch.no_grad():
-        columns = scorer.columns(scorer.predict(arrays))
+        columns = scorer.columns(_first_prediction(scorer, arrays))
     key = data.schema.field(job.key).type if job.key else pa.int64()
     types = {job.key or ROW_NUMBER: key, **{name: pa.from_numpy_dtype(x.dtype) for name, x in columns.items()}}
     return pa.schema(list(types.items()))
 
 
-def _example(data: Dataset, field: Field) -> Any:
-    """Return one row: a made-up one for a calibrator, the first good one for a network."""
+def _first_prediction(scorer: Scorer, arrays: list[Any]) -> Prediction:
+    *others, last = ([x[i : i + 1] for x in arrays] for i in range(len(arrays[0])))
+    for row in others:
+        with suppress(*NETWORK_ERRORS):
+            return scorer.predict(row)
+    return scorer.predict(last)
+
+
+def _examples(data: Dataset, field: Field) -> Any:
+    """Return rows: a made-up one for a calibrator, the first good ones for a network."""
     shape = tuple(n or 0 for n in field.shape)
     made = np.full((1, *shape), 1 / shape[0], field.type.to_pandas_dtype())
     if field.name != "inputs":
         return made
     x, reasons = values(data.sample(["inputs"], SAMPLE), field)
-    good = x[reasons == ""][:1]
+    good = x[reasons == ""][:EXAMPLES]
     return good if len(good) else made
 
 
@@ -195,6 +211,6 @@ def _example(data: Dataset, field: Field) -> Any:
 def _blaming_the_inputs(path: Path) -> Iterator[None]:
     try:
         yield
-    except (RuntimeError, IndexError, AttributeError, KeyError) as error:
+    except NETWORK_ERRORS as error:
         first = str(error).splitlines()[0]
         raise ValueError(f"The network cannot take the `inputs` of '{path}': {first}") from error

@@ -25,6 +25,7 @@ from simplexcal.tables.columns import Array
 
 UNCERTAINTIES = ("aleatoric", "epistemic", "mutual_information")
 ROW_NUMBER = "row_number"
+NETWORK_ERRORS = (RuntimeError, IndexError, AttributeError, KeyError)  # what networks raise at inputs they cannot take
 NEARLY = 0.99e-3  # how far a sum of probabilities may be from 1: less than ``check_probs`` forgives, however it rounds
 
 
@@ -99,21 +100,46 @@ class Scorer:
         found = [values(batch, field) for field in self.job.fields]
         reasons = _first(batch, self.job, [own for _, own in found])
         _explain_probs(self.job, found[0][0], reasons)
-        ok = reasons == ""
-        if not ok.any():
+        prediction = self._predict_good([x for x, _ in found], reasons)
+        if prediction is None:
             return self.job.schema.empty_table(), self._rejected(batch, reasons)
-        columns = self.columns(self.predict([x[ok] for x, _ in found]))
+        ok, columns = reasons == "", self.columns(prediction)
         finite = np.isfinite(columns["confidence"])
         reasons[np.flatnonzero(ok)[~finite]] = "the confidence is not finite: logits or features are too large"
         key = batch[self.job.key or ROW_NUMBER].filter(pa.array(reasons == ""))
         scored = [key, *(x[finite] for x in columns.values())]
         return pa.table(scored, schema=self.job.schema), self._rejected(batch, reasons)
 
+    def _predict_good(self, arrays: list[Array], reasons: Array) -> Prediction | None:
+        """Predict the rows that have no reason against them; where the network fails, the rows it fails at get one."""
+        good = np.flatnonzero(reasons == "")
+        if not len(good):
+            return None
+        try:
+            return self.predict([x[good] for x in arrays])
+        except NETWORK_ERRORS:
+            if self.backbone is None:
+                raise
+        for i, reason in self._refused(arrays, good).items():
+            reasons[i] = reason
+        return self.predict([x[reasons == ""] for x in arrays]) if (reasons == "").any() else None
+
+    def _refused(self, arrays: list[Array], rows: Array) -> dict[int, str]:
+        """Return why the network cannot take a row, for each that it cannot take alone."""
+        found: dict[int, str] = {}
+        for i in rows:
+            try:
+                self.predict([x[i : i + 1] for x in arrays])
+            except NETWORK_ERRORS as error:
+                found[int(i)] = f"the network cannot take it: {str(error).splitlines()[0]}"
+        return found
+
     def _rejected(self, batch: Any, reasons: Array) -> Any:
         bad = reasons != ""
         names = [*([self.job.key] if self.job.key else []), ROW_NUMBER]
         kept = batch.select(names).filter(pa.array(bad))
-        return kept.append_column("reason", pa.array(reasons[bad], pa.string()))
+        columns = [*kept.columns, pa.array(reasons[bad], pa.string())]
+        return pa.table(columns, names=[*names, "reason"])  # nullable all, whatever the file says of the key
 
 
 @lru_cache(maxsize=1)
