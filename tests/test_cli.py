@@ -374,3 +374,16 @@ def test_help_says_what_each_command_does(capsys: pytest.CaptureFixture[str]) ->
     assert "..." not in out.partition("Commands:")[2]
     for command in ("demo", "calibrate", "predict", "evaluate", "report", "export", "score"):
         assert command in out
+
+
+def test_one_class_can_be_judged(fitted: Path, arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(fitted / "one.npz", logits=arrays["logits"][:1], labels=arrays["labels"][:1])
+    assert main(["evaluate", "one.npz", "--input", "logits", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["methods"]["none"]["n"] == 1
+
+
+def test_inputs_may_be_double(folder: Path) -> None:
+    images, labels = images_and_labels()
+    np.savez(folder / "double.npz", inputs=normalise(images[:200]).double().numpy(), labels=labels[:200].numpy())
+    network = ["--model", "simplexcal.demo.lenet5:LeNet5", "--weights", str(WEIGHTS)]
+    assert main(["calibrate", "double.npz", *network, "--method", "ts", "-o", "net.safetensors"]) == 0

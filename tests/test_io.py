@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from methods import METHODS
@@ -18,6 +19,7 @@ from simplexcal.calibrators import (
     CALIBRATORS,
     Calibrator,
     DirichletTemperatureScaling,
+    SimplexTemperatureScaling,
     TemperatureScaling,
     _head,
 )
@@ -348,5 +350,30 @@ def test_a_missing_file_is_a_missing_file(path: Path) -> None:
 
 
 def test_labels_of_other_outputs_are_not_saved(path: Path) -> None:
-    with pytest.raises(ValueError, match=r"`labels` must have shape \(60,\), one for each input; got \(59,\). Save"):
+    with pytest.raises(ValueError, match=r"`labels` must be a tensor of shape \(60,\), .*; got \(59,\). Save"):
         save_outputs(simulate()[0], torch.zeros(59, dtype=torch.long), path)
+
+
+def test_settings_may_be_numbers_of_numpys(path: Path) -> None:
+    settings: dict[str, Any] = {
+        "betas": np.array([0.5, 1.0]),
+        "n_steps": np.int64(3),
+        "learning_rate": np.float32(0.01),
+    }
+    calibrator = SimplexTemperatureScaling(**settings)
+    calibrator.build(3, 4)
+    save_calibrator(calibrator, path)
+    loaded, _ = load_calibrator(path)
+    assert loaded.settings == calibrator.settings
+
+
+def test_where_no_file_can_be_is_said_in_one_sentence(tmp_path: Path) -> None:
+    outputs = Outputs(torch.zeros(2, 3))
+    with pytest.raises(FileNotFoundError, match=r"'.*nowhere' is no folder, so nothing can be written there. Make it"):
+        save_outputs(outputs, None, tmp_path / "nowhere" / "a.safetensors")
+    with pytest.raises(IsADirectoryError, match=r"'.*' is a folder. Give the name of a file."):
+        save_outputs(outputs, None, tmp_path)
+    with pytest.raises(IsADirectoryError, match=r"'.*' is a folder. Give the name of a file from `save`."):
+        load_outputs(tmp_path)
+    with pytest.raises(ValueError, match=r"`labels` must be a tensor of shape \(2,\), one for each input; got list."):
+        save_outputs(outputs, [0, 1], tmp_path / "a.safetensors")  # type: ignore[arg-type]

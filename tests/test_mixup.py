@@ -168,3 +168,11 @@ def test_features_are_needed_and_must_fit_the_head(labels: Tensor, inputs: Tenso
 def test_labels_are_checked() -> None:
     with pytest.raises(ValueError, match=r"Your labels start at 1: subtract 1"):
         _checks.check_labels(torch.tensor([1, 2, 3, 4]), 4, 4)
+
+
+@pytest.mark.parametrize(("beta", "n"), [(0.0, 5), (-1.0, 5), (float("nan"), 5), (1.0, 0)])
+def test_a_draw_of_nothing_or_with_no_beta_is_refused(beta: float, n: int) -> None:
+    net, inputs = Linear(), torch.randn(6, D)
+    source = FeatureMixup(net.head, net(inputs), torch.arange(6) % K)
+    with pytest.raises(ValueError, match=rf"`beta` and `n_samples` must be positive; got {beta} and {n}."):
+        source.draw(beta, n)

@@ -74,17 +74,14 @@ class Backbone(nn.Module):
 
     def as_input(self, x: Tensor | np.ndarray) -> Tensor:
         """Return a tensor as it is, and an array as a tensor, its floats in the dtype of the network."""
-        if isinstance(x, Tensor):
-            return x
-        tensor, dtype = _as_tensor(x), self._anchor.dtype
-        return tensor.to(dtype) if tensor.is_floating_point() and dtype.is_floating_point else tensor
-
-    @property
-    def _anchor(self) -> Tensor:
-        return next((t for t in (*self.net.parameters(), *self.net.buffers())), torch.empty(0))
+        tensor = _as_tensor(x)
+        if tensor is x or not tensor.is_floating_point():
+            return tensor
+        return tensor.to(next((p.dtype for p in self.net.parameters() if p.is_floating_point()), tensor.dtype))
 
     def _tensor(self, x: Any) -> Tensor:
-        return self.as_input(x).to(self._anchor.device)
+        anchor = next((t for t in (*self.net.parameters(), *self.net.buffers())), torch.empty(0))
+        return self.as_input(x).to(anchor.device)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         self.net._apply(fn, recurse)  # what .to(device) calls: the network moves along

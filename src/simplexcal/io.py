@@ -11,6 +11,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -60,9 +61,10 @@ def load_calibrator(path: str | Path) -> tuple[Calibrator, Header]:
 
 def save_outputs(outputs: Outputs, labels: Tensor | None, path: str | Path) -> None:
     """Write a network's outputs to ``path``, and the labels if there are any."""
-    if labels is not None and labels.shape != (len(outputs),):
+    if labels is not None and (not isinstance(labels, Tensor) or labels.shape != (len(outputs),)):
+        found = tuple(labels.shape) if isinstance(labels, Tensor) else type(labels).__name__
         raise ValueError(
-            f"`labels` must have shape ({len(outputs)},), one for each input; got {tuple(labels.shape)}. "
+            f"`labels` must be a tensor of shape ({len(outputs)},), one for each input; got {found}. "
             "Save the labels of these outputs, or None."
         )
     columns = {"logits": outputs.logits, "features": outputs.features, "labels": labels}
@@ -94,11 +96,15 @@ def _write(path: Path, kind: str, description: Header, tensors: Tensors) -> None
     versions = {"simplexcal": simplexcal.__version__, "torch": str(torch.__version__)}
     header = {"format": FORMAT, "kind": kind, "versions": versions, **description}
     header["checksum"] = _checksum(header, tensors)
-    write_whole(path, save(tensors, {KEY: json.dumps(header)}))
+    write_whole(path, save(tensors, {KEY: _json(header)}))
 
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write the file whole or not at all: an interrupted write leaves what was there before."""
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"'{path.parent}' is no folder, so nothing can be written there. Make it first.")
+    if path.is_dir():
+        raise IsADirectoryError(f"'{path}' is a folder. Give the name of a file.")
     part = path.with_name(f".{token_hex(8)}.part")
     try:
         with part.open("xb") as file:
@@ -111,6 +117,8 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def _read(path: Path, kind: str) -> tuple[Header, Tensors]:
+    if path.is_dir():
+        raise IsADirectoryError(f"'{path}' is a folder. Give the name of a file from `save`.")
     try:
         with safe_open(path, "pt") as file:
             header = _header(path, (file.metadata() or {}).get(KEY))
@@ -147,7 +155,18 @@ def _checksum(header: Header, tensors: Tensors) -> str:
     """Return the SHA-256 digest of the rest of the header, and of the tensors' names, dtypes, shapes and bytes."""
     rest = {name: value for name, value in header.items() if name != "checksum"}
     listed = [(name, str(x.dtype), list(x.shape)) for name, x in sorted(tensors.items())]
-    digest = hashlib.sha256(json.dumps([rest, listed], sort_keys=True).encode())
+    digest = hashlib.sha256(_json([rest, listed], sort_keys=True).encode())
     for name, _, _ in listed:
         digest.update(tensors[name].flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def _json(value: Any, *, sort_keys: bool = False) -> str:
+    return json.dumps(value, sort_keys=sort_keys, default=_number)
+
+
+def _number(value: object) -> object:
+    """Return a number of numpy's, which a setting may be, as one of Python's."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"Settings must be plain numbers and text; got {type(value).__name__}, not JSON serializable.")

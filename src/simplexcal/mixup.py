@@ -18,7 +18,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from simplexcal._calls import frozen
-from simplexcal._checks import check_labels
+from simplexcal._checks import check_generator, check_labels
 from simplexcal._chunks import join
 from simplexcal.records import Outputs
 
@@ -54,6 +54,9 @@ class Mixup(ABC):
 
     def draw(self, beta: float, n_samples: int, generator: Generator | None = None) -> Mixed:
         """Return ``n_samples`` mixed samples with weights from Dirichlet(β, …, β)."""
+        if not (beta > 0 and n_samples > 0):
+            raise ValueError(f"`beta` and `n_samples` must be positive; got {beta} and {n_samples}.")
+        check_generator(generator)
         k, s = len(self.members), self.n_shuffles
         r = min(self.per_class, max(1, math.isqrt(LARGEST // (k * s))))
         n_pools = -(-n_samples // (r * s))

@@ -39,7 +39,7 @@ class Source:
     @property
     def labels(self) -> Tensor:
         """The true classes, which must be there."""
-        return _checked(self.path, self.table.labels, *self.table.outputs.logits.shape)
+        return check_labels(_given(self.path, self.table.labels), *self.table.outputs.logits.shape)
 
     @property
     def fingerprint(self) -> str | None:
@@ -100,10 +100,11 @@ def read_source(
     given = read_inputs(path, images=images)
     backbone = Backbone(load_network(network.model, network.weights), network.head)
     labels = torch.zeros(len(given.inputs), dtype=torch.long) if given.labels is None else given.labels
+    inputs = backbone.as_input(given.inputs.numpy())
     with _blaming_the_inputs(path):
-        outputs, _ = extract(backbone, (given.inputs, labels), progress=progress)
+        outputs, _ = extract(backbone, (inputs, labels), progress=progress)
     table = Table(outputs, given.labels, backbone.head, given.images, given.class_names, given.ids)
-    return Source(path, table, backbone, given.inputs)
+    return Source(path, table, backbone, inputs)
 
 
 def read_judged(
@@ -112,20 +113,22 @@ def read_judged(
     """Read "predictions", or outputs as ``read_source`` does, to be judged before and after each calibrator."""
     if kind != "predictions":
         source = read_source(path, kind, network, images=images)
-        return Judged(source.predictions(calibrators), source.labels, source.table.images, source.table.class_names)
+        table, predictions = source.table, source.predictions(calibrators)
+        return Judged(predictions, _given(path, table.labels), table.images, table.class_names)
     if calibrators or network is not None:
         raise ValueError("--input predictions are judged as they are: leave out --calibrator and --model.")
     prediction, labels = read_predictions(path)
-    return Judged({path.stem: prediction}, _checked(path, labels, *prediction.probs.shape))
+    return Judged({path.stem: prediction}, _given(path, labels))
 
 
-def _checked(path: Path, labels: Tensor | None, n: int, k: int) -> Tensor:
+def _given(path: Path, labels: Tensor | None) -> Tensor:
+    """Return the true classes of a file, which must hold them."""
     if labels is None:
         raise ValueError(
             f"'{path}' holds no true classes, which are needed here. Add an array `labels`, in .csv and .parquet a "
             "column `label`."
         )
-    return check_labels(labels, n, k)
+    return labels
 
 
 @contextmanager

@@ -104,3 +104,15 @@ def test_a_label_that_rounding_left_behind_leads_again() -> None:
     assert torch.equal(found[:2, 1], above)
     assert torch.equal(found[:2, [0, 2]], torch.stack([probs[:2, 1], probs[:2, 2]], -1))
     assert torch.equal(found[2], probs[2])
+
+
+@pytest.mark.parametrize("method", ["dirichlet", "sts"])
+def test_mixes_of_another_network_are_refused(method: str) -> None:
+    outputs, labels, mixup = simulate(torch.float32)
+    fewer = Outputs(outputs.logits[:, :2], outputs.features)
+    with pytest.raises(ValueError, match=r"`mixup` must mix the 2 classes of `outputs`; it mixes 3. Make it from "):
+        METHODS[method]().fit(fewer, labels % 2, mixup=mixup)
+    assert outputs.features is not None
+    narrower = Outputs(outputs.logits, outputs.features[:, :2])
+    with pytest.raises(ValueError, match=r"`features` must have the 2 columns of the fit; got 4. Take them, and the "):
+        METHODS[method]().fit(narrower, labels, mixup=mixup)

@@ -147,7 +147,7 @@ def test_mixup_and_features_are_needed(generator: Generator) -> None:
     with pytest.raises(ValueError, match=r"^`outputs` must have features, .* got logits alone. Extract them .*$"):
         quick().fit(Outputs(outputs.logits), labels, mixup=mixup)
     calibrator = quick().fit(outputs, labels, mixup=mixup, generator=generator)
-    with pytest.raises(ValueError, match=r"^`features` must have the 3 columns of the fit; got 5. Take them .*$"):
+    with pytest.raises(ValueError, match=r"^`features` must have the 3 columns of the fit; got 5. Take them, and .*$"):
         calibrator(Outputs(outputs.logits, torch.zeros(10, 5)))
 
 

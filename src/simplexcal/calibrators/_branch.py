@@ -39,6 +39,8 @@ class Branch(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return λ (H, n) for features (H, n, D), or for the same features (n, D) in every head."""
+        if features.shape[-1] != self.n_features:
+            raise self._of_another(features.shape[-1])
         x = features.to(self.weights[0].dtype).expand(len(self.weights[0]), *features.shape[-2:])
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             x = torch.baddbmm(bias, torch.relu(x) if i else x, weight)
@@ -46,13 +48,16 @@ class Branch(nn.Module):
 
     def of(self, outputs: Outputs) -> Tensor:
         """Return λ (H, N) for a network's outputs, in the dtype of its logits."""
-        if outputs.features is None or outputs.n_features != self.n_features:
-            raise ValueError(
-                f"`features` must have the {self.n_features} columns of the fit; got {outputs.n_features}. "
-                "Take them from the same layer of the same network."
-            )
+        if outputs.features is None:
+            raise self._of_another(None)
         temperatures: Tensor = self(outputs.features)
         return temperatures.to(outputs.logits)
+
+    def _of_another(self, n_features: int | None) -> ValueError:
+        return ValueError(
+            f"`features` must have the {self.n_features} columns of the fit; got {n_features}. Take them, and the "
+            "mixes, from the same layer of the same network."
+        )
 
     def take(self, head: int) -> dict[str, Tensor]:
         """Return the state of one head, as the state dict of a branch that has no other."""

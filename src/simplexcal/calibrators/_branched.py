@@ -42,9 +42,10 @@ class BranchCalibrator(Calibrator):
         anneal: bool,
     ) -> None:
         super().__init__()
+        betas = tuple(map(float, betas))
         if not betas or min(betas) <= 0:
-            raise ValueError(f"`betas` must be positive numbers; got {tuple(betas)}. The paper tries 0.2 to 2.0.")
-        self.betas, self.widths, self.n_steps = tuple(betas), tuple(widths), n_steps
+            raise ValueError(f"`betas` must be positive numbers; got {betas}. The paper tries 0.2 to 2.0.")
+        self.betas, self.widths, self.n_steps = betas, tuple(widths), n_steps
         self.batch_size, self.learning_rate, self.weight_decay = batch_size, learning_rate, weight_decay
         self.pool_size, self.fresh, self.anneal = pool_size, fresh, anneal
         self.tried: list[dict[str, Tensor]] = []  # the state of each β's head, of the last fit; not saved

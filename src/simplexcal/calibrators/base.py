@@ -71,6 +71,11 @@ class Calibrator(nn.Module, ABC):
                 f"`mixup` must be given: this {type(self).__name__} learns from mixed samples alone; got None. "
                 "Pass InputMixup or FeatureMixup."
             )
+        if mixup is not None and self.uses_mixup and len(mixup.members) != outputs.n_classes:
+            raise ValueError(
+                f"`mixup` must mix the {outputs.n_classes} classes of `outputs`; it mixes {len(mixup.members)}. "
+                "Make it from the same network's outputs."
+            )
         task = Task(outputs, labels, mixup, generator, progress)
         try:
             with torch.inference_mode(False), torch.enable_grad(), _full_precision(outputs):

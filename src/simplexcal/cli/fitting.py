@@ -26,7 +26,7 @@ def calibrate(
     weights: Weights = None,
     head: Head = None,
     mixup: Annotated[Mixed, typer.Option(help="What is mixed, for sts and dirichlet.")] = Mixed.features,
-    seed: Annotated[int, typer.Option(help="Of all randomness.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of all randomness.")] = 0,
     json: Json = False,
 ) -> None:
     """Fit a calibrator and save it.

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from torch import Tensor
 
 from simplexcal.backbone import Backbone
 from simplexcal.calibrators import Calibrator
@@ -79,7 +78,7 @@ class Scorer:
         """Return the predictions for rows without faults: of each field of the job its array."""
         tensors = [torch.from_numpy(x) for x in arrays]
         if self.backbone is not None:
-            outputs = self.backbone(_as_weights(self.backbone, tensors[0]))
+            outputs = self.backbone(arrays[0])
         elif self.job.fields[0].name == "probs":
             outputs = Outputs.from_probs(*tensors)
         else:
@@ -163,12 +162,6 @@ def digest_of(path: Path) -> str:
 def load_backbone(network: Network) -> Backbone:
     """Return the network, frozen."""
     return Backbone(load_network(network.model, network.weights), network.head)
-
-
-def _as_weights(backbone: Backbone, x: Tensor) -> Tensor:
-    """Return floating-point inputs in the dtype of the network's weights: a list is often written as double."""
-    weights = (p.dtype for p in backbone.net.parameters() if p.is_floating_point())
-    return x.to(next(weights, x.dtype)) if x.is_floating_point() else x
 
 
 def _first(batch: Any, job: Job, reasons: list[Array]) -> Array:
