@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from user_files import content, write
 
 import simplexcal
-from simplexcal._console import say
+from simplexcal._console import run, say
 from simplexcal.cli import main
 from simplexcal.demo import run as showcase
 from simplexcal.demo.fashion_mnist import images_and_labels
@@ -387,3 +387,23 @@ def test_inputs_may_be_double(folder: Path) -> None:
     np.savez(folder / "double.npz", inputs=normalise(images[:200]).double().numpy(), labels=labels[:200].numpy())
     network = ["--model", "simplexcal.demo.lenet5:LeNet5", "--weights", str(WEIGHTS)]
     assert main(["calibrate", "double.npz", *network, "--method", "ts", "-o", "net.safetensors"]) == 0
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("command", [interrupt, lambda: 130], ids=["python's", "typer's"])
+def test_an_interruption_is_one_line(command: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(command) == 130
+    assert capsys.readouterr() == ("", "error: interrupted\n")
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    command = [sys.executable, "-m", "simplexcal", "--help"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    assert process.returncode == 0

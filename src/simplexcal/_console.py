@@ -20,12 +20,16 @@ def run(command: Callable[[], object]) -> int:
             warnings.showwarning = _show_warning
             code = command()
     except KeyboardInterrupt:
-        return _fail("interrupted", INTERRUPTED)
-    except BrokenPipeError:  # the reader of our output has seen enough
+        code = INTERRUPTED
+    except (BrokenPipeError, SystemExit) as error:  # the reader of our output has seen enough; typer then exits
+        if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
         return _explain(error)
+    if code == INTERRUPTED:  # as typer says it
+        return _fail("interrupted", INTERRUPTED)
     return code if isinstance(code, int) else 0
 
 
