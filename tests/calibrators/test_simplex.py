@@ -418,7 +418,10 @@ def test_betas_must_be_positive() -> None:
 
 
 @pytest.mark.parametrize("ruled_out", [-1e4, -1e9, torch.finfo(torch.float32).min])
-def test_classes_that_the_network_rules_out_do_not_matter(ruled_out: float, generator: Generator) -> None:
+def test_classes_that_the_network_rules_out_do_not_matter(
+    ruled_out: float, generator: Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_head, "N_STEPS", 50)
     logits = 2 * torch.randn(300, 4, generator=generator)
     labels = (logits / 1.5).softmax(-1).multinomial(1, generator=generator).squeeze(1)
     out = (torch.rand(300, 4, generator=generator) < 0.2).scatter(1, labels.unsqueeze(1), False)
@@ -430,7 +433,8 @@ def test_classes_that_the_network_rules_out_do_not_matter(ruled_out: float, gene
     torch.testing.assert_close(losses[1], losses[0], rtol=0, atol=2e-3)
 
 
-def test_a_class_at_minus_infinity_has_no_probability(generator: Generator) -> None:
+def test_a_class_at_minus_infinity_has_no_probability(generator: Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_head, "N_STEPS", 50)
     logits = 2 * torch.randn(300, 4, generator=generator)
     labels = (logits / 1.5).softmax(-1).multinomial(1, generator=generator).squeeze(1)
     fitted = SimplexTemperatureScaling().fit(Outputs(logits), labels, generator=generator)
