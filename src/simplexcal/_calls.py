@@ -10,8 +10,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-_locks: "WeakKeyDictionary[nn.Module, Any]" = WeakKeyDictionary()
-_guard = Lock()
+_locks: "WeakKeyDictionary[nn.Module, Any]" = WeakKeyDictionary()  # one for each network
+_guard = Lock()  # of this dictionary
 
 
 class Call(NamedTuple):
@@ -49,9 +49,11 @@ def recorded(layers: dict[str, nn.Linear]) -> Iterator[dict[str | int, Call]]:
     calls: dict[str | int, Call] = {}
 
     def record(name: str, layer: nn.Linear, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
-        key, features = name if output.dim() <= 2 else layer.out_features, (*args, *kwargs.values())[0]
-        features = features.clone() if output.dim() <= 2 else features  # of all tokens they may not fit twice
-        calls[key] = Call(name, features, output.clone())  # both may be changed in place later
+        features = (*args, *kwargs.values())[0]
+        if output.dim() <= 2:  # both may be changed in place later
+            calls[name] = Call(name, features.clone(), output.clone())
+        else:  # features of all tokens may not fit twice
+            calls[layer.out_features] = Call(name, features, output.clone())
 
     with ExitStack() as stack:
         for name, layer in layers.items():  # ahead of the user's hooks, which may change the output

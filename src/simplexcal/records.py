@@ -102,8 +102,8 @@ def check_probs(probs: object) -> Tensor:
     if len(probs) and not (probs.amin() >= 0 and probs.amax() <= 1 + rounding):  # without another array as large
         check_every("probs", probs, (probs >= 0) & (probs <= 1 + rounding), "between 0 and 1", remedy)
     total = probs.sum(-1)
-    inexact = (total - 1).abs() <= max(1e-3, rounding)  # bfloat16 has two digits
-    check_every("probs", total, inexact, "rows of probabilities, each with sum 1", remedy)
+    nearly_one = (total - 1).abs() <= max(1e-3, rounding)  # bfloat16 has two digits
+    check_every("probs", total, nearly_one, "rows of probabilities, each with sum 1", remedy)
     return probs
 
 

@@ -100,7 +100,8 @@ def read_source(
     given = read_inputs(path, images=images)
     backbone = Backbone(load_network(network.model, network.weights), network.head)
     labels = torch.zeros(len(given.inputs), dtype=torch.long) if given.labels is None else given.labels
-    inputs = backbone.as_input(given.inputs.numpy())
+    double = given.inputs.dtype == torch.float64  # as numpy makes numbers, whatever the network takes
+    inputs = backbone.as_input(given.inputs.numpy()) if double else given.inputs
     with _blaming_the_inputs(path):
         outputs, _ = extract(backbone, (inputs, labels), progress=progress)
     table = Table(outputs, given.labels, backbone.head, given.images, given.class_names, given.ids)

@@ -22,6 +22,7 @@ from simplexcal.scoring.scorer import (
     Job,
     Scorer,
     digest_of,
+    first_line,
     load_checked,
 )
 from simplexcal.sources import Network
@@ -212,5 +213,4 @@ def _blaming_the_inputs(path: Path) -> Iterator[None]:
     try:
         yield
     except NETWORK_ERRORS as error:
-        first = str(error).splitlines()[0]
-        raise ValueError(f"The network cannot take the `inputs` of '{path}': {first}") from error
+        raise ValueError(f"The network cannot take the `inputs` of '{path}': {first_line(error)}") from error

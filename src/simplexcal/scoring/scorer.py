@@ -130,7 +130,7 @@ class Scorer:
             try:
                 self.predict([x[i : i + 1] for x in arrays])
             except NETWORK_ERRORS as error:
-                found[int(i)] = f"the network cannot take it: {str(error).splitlines()[0]}"
+                found[int(i)] = f"the network cannot take it: {first_line(error)}"
         return found
 
     def _rejected(self, batch: Any, reasons: Array) -> Any:
@@ -139,6 +139,11 @@ class Scorer:
         kept = batch.select(names).filter(pa.array(bad))
         columns = [*kept.columns, pa.array(reasons[bad], pa.string())]
         return pa.table(columns, names=[*names, "reason"])  # nullable all, whatever the file says of the key
+
+
+def first_line(error: Exception) -> str:
+    """Return what an error says, in short."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 @lru_cache(maxsize=1)
