@@ -351,6 +351,7 @@ def test_rows_are_scored_as_they_are_predicted(
     assert "missing.parquet" in error_of(capsys, missing)
 
 
+@pytest.mark.long
 def test_the_demo_is_what_make_demo_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = re.search(r"^demo:.*\n\t\$\(BIN\)/simplexcal (.*)$", MAKEFILE.read_text(), re.MULTILINE)
     assert recipe is not None

@@ -49,6 +49,7 @@ def own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("own_files")
 def test_commands_run_as_they_stand() -> None:
     for block in COMMANDS:

@@ -126,6 +126,7 @@ def without_us(code: str) -> str:
     return f"import sys\nsys.modules['torch'] = sys.modules['simplexcal'] = None\n{code}"
 
 
+@pytest.mark.long
 def test_the_page_runs_as_it_stands_and_serves_without_torch(tmp_path: Path) -> None:
     finished(python(f"import torch; torch.manual_seed(0)\n{WRITE}", tmp_path))
     lines = finished(python(without_us(USE), tmp_path)).splitlines()
@@ -146,6 +147,7 @@ def test_the_page_runs_as_it_stands_and_serves_without_torch(tmp_path: Path) -> 
         server.communicate()
 
 
+@pytest.mark.long
 def test_the_calibrator_alone_runs_as_it_stands(tmp_path: Path) -> None:
     code = f"import torch; torch.manual_seed(0)\n{ALONE}\nassert probs.shape == (1, 5) and label == [0]"
     assert finished(python(code, tmp_path)) == "['logits']\n"

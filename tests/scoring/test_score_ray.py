@@ -50,6 +50,7 @@ def kill_in_mid_run(cluster: Cluster, run: "subprocess.Popen[str]", parts: Path)
     raise AssertionError(f"The run was over before a node could be killed: {run.communicate()}")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="It looks into /proc to see what listens.")
 def test_with_a_node_killed_every_row_is_scored_once_and_as_locally(tmp_path: Path) -> None:
     content = columns(ROWS)
@@ -74,6 +75,7 @@ def test_with_a_node_killed_every_row_is_scored_once_and_as_locally(tmp_path: Pa
     assert sorted(keys) == sorted(content["id"])
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="It looks into /proc to see what listens.")
 def test_without_an_address_ray_is_started_here_on_loopback_and_stopped(tmp_path: Path) -> None:
     data, calibrator = write(tmp_path / "x.parquet", columns(2000)), save(tmp_path, "ts")
