@@ -369,7 +369,7 @@ def test_settings_may_be_numbers_of_numpys(path: Path) -> None:
 
 def test_where_no_file_can_be_is_said_in_one_sentence(tmp_path: Path) -> None:
     outputs = Outputs(torch.zeros(2, 3))
-    with pytest.raises(FileNotFoundError, match=r"'.*nowhere' is no folder, so nothing can be written there. Make it"):
+    with pytest.raises(FileNotFoundError, match=r"'.*nowhere' is not a folder, so nothing can be written there. Make"):
         save_outputs(outputs, None, tmp_path / "nowhere" / "a.safetensors")
     with pytest.raises(IsADirectoryError, match=r"'.*' is a folder. Give the name of a file."):
         save_outputs(outputs, None, tmp_path)

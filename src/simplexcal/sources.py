@@ -18,6 +18,8 @@ from simplexcal.networks import load_network
 from simplexcal.records import Prediction
 from simplexcal.tables import Table, read_inputs, read_outputs, read_predictions
 
+NETWORK_ERRORS = (RuntimeError, IndexError, AttributeError, KeyError)  # what networks raise at inputs they cannot take
+
 
 class Network(NamedTuple):
     """A network by its names on the command line."""
@@ -102,7 +104,7 @@ def read_source(
     labels = torch.zeros(len(given.inputs), dtype=torch.long) if given.labels is None else given.labels
     double = given.inputs.dtype == torch.float64  # as numpy makes numbers, whatever the network takes
     inputs = backbone.as_input(given.inputs.numpy()) if double else given.inputs
-    with _blaming_the_inputs(path):
+    with blaming_the_inputs(path):
         outputs, _ = extract(backbone, (inputs, labels), progress=progress)
     table = Table(outputs, given.labels, backbone.head, given.images, given.class_names, given.ids)
     return Source(path, table, backbone, inputs)
@@ -133,9 +135,14 @@ def _given(path: Path, labels: Tensor | None) -> Tensor:
 
 
 @contextmanager
-def _blaming_the_inputs(path: Path) -> Iterator[None]:
+def blaming_the_inputs(path: Path) -> Iterator[None]:
     """Say of an error inside the network what it comes from."""
     try:
         yield
-    except (RuntimeError, IndexError, AttributeError, KeyError) as error:
-        raise ValueError(f"The network cannot take the `inputs` of '{path}': {error}") from error
+    except NETWORK_ERRORS as error:
+        raise ValueError(f"The network cannot take the `inputs` of '{path}': {first_line(error)}") from error
+
+
+def first_line(error: Exception) -> str:
+    """Return what an error says, in short."""
+    return next(iter(str(error).splitlines()), type(error).__name__)

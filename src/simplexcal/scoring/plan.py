@@ -1,7 +1,6 @@
 """What is to be done, settled and checked before work starts: what is wrong with a file as a whole is said here."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -15,17 +14,8 @@ from simplexcal.calibrators import Calibrator
 from simplexcal.records import Outputs, Prediction
 from simplexcal.scoring.dataset import Dataset
 from simplexcal.scoring.fields import Field, find_field, numbered_columns, settle, values
-from simplexcal.scoring.scorer import (
-    NETWORK_ERRORS,
-    ROW_NUMBER,
-    UNCERTAINTIES,
-    Job,
-    Scorer,
-    digest_of,
-    first_line,
-    load_checked,
-)
-from simplexcal.sources import Network
+from simplexcal.scoring.scorer import ROW_NUMBER, UNCERTAINTIES, Job, Scorer, digest_of, load_checked
+from simplexcal.sources import NETWORK_ERRORS, Network, blaming_the_inputs
 from simplexcal.tables.columns import shown
 from simplexcal.tables.rows import STEMS
 
@@ -182,7 +172,7 @@ def _schema(data: Dataset, scorer: Scorer) -> Any:
     """Return the schema of the scored rows, by scoring one row; a network must be able to take one of the first."""
     job = scorer.job
     arrays = [_examples(data, field) for field in job.fields]
-    with _blaming_the_inputs(data.path), torch.no_grad():
+    with blaming_the_inputs(data.path), torch.no_grad():
         columns = scorer.columns(_first_prediction(scorer, arrays))
     key = data.schema.field(job.key).type if job.key else pa.int64()
     types = {job.key or ROW_NUMBER: key, **{name: pa.from_numpy_dtype(x.dtype) for name, x in columns.items()}}
@@ -206,11 +196,3 @@ def _examples(data: Dataset, field: Field) -> Any:
     x, reasons = values(data.sample(["inputs"], SAMPLE), field)
     good = x[reasons == ""][:EXAMPLES]
     return good if len(good) else made
-
-
-@contextmanager
-def _blaming_the_inputs(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except NETWORK_ERRORS as error:
-        raise ValueError(f"The network cannot take the `inputs` of '{path}': {first_line(error)}") from error

@@ -19,12 +19,11 @@ from simplexcal.networks import load_network
 from simplexcal.records import Outputs, Prediction
 from simplexcal.scoring.dataset import Slice
 from simplexcal.scoring.fields import Field, values
-from simplexcal.sources import Network
+from simplexcal.sources import NETWORK_ERRORS, Network, first_line
 from simplexcal.tables.columns import Array
 
 UNCERTAINTIES = ("aleatoric", "epistemic", "mutual_information")
 ROW_NUMBER = "row_number"
-NETWORK_ERRORS = (RuntimeError, IndexError, AttributeError, KeyError)  # what networks raise at inputs they cannot take
 NEARLY = 0.99e-3  # how far a sum of probabilities may be from 1: less than ``check_probs`` forgives, however it rounds
 
 
@@ -139,11 +138,6 @@ class Scorer:
         kept = batch.select(names).filter(pa.array(bad))
         columns = [*kept.columns, pa.array(reasons[bad], pa.string())]
         return pa.table(columns, names=[*names, "reason"])  # nullable all, whatever the file says of the key
-
-
-def first_line(error: Exception) -> str:
-    """Return what an error says, in short."""
-    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 @lru_cache(maxsize=1)

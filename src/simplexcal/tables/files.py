@@ -115,8 +115,6 @@ def write_predictions(
 ) -> None:
     """Write predictions, whole or not at all, with the inputs' keys and true classes where they are given."""
     path, suffix = Path(path), check_suffix(path)
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"'{path.parent}' is not a folder, so nothing can be written there. Make it first.")
     tensors = {
         "labels": labels,
         "predicted": prediction.label,
