@@ -5,8 +5,8 @@ usage: python benchmarks/fit_threads.py
 STS's head with 100 classes and 100 inputs, random ones: thousands of small steps, after each of which threads wait for
 each other. PyTorch's OpenMP on Linux lets them spin while they wait, which keeps other processes from the core that the
 last thread needs. With GOMP_SPINCOUNT=1000 they soon sleep instead: 0.9 to 1.5 times. It is read when torch is
-imported, so the second half runs in a process of its own. On two cores with one or two other busy processes, four runs;
-with none, the second thread saved 5 to 30 % of the time, with the shorter wait 8 to 17 %.
+imported, so the second half runs in a process of its own. On two cores with one or two other busy processes, five runs;
+with none, the second thread saved 5 to 30 % of the time, with the shorter wait up to 17 %.
 """
 
 import os
