@@ -17,7 +17,7 @@ import time
 
 import torch
 from experiments.architectures import NETWORKS, make
-from experiments.augmentation import Pictures
+from experiments.augmentation import CROPS_AND_FLIPS, Pictures
 from experiments.training import Training
 
 N, BATCH, STEPS = 50_000, 128, 100
@@ -41,7 +41,7 @@ def main(args: argparse.Namespace) -> None:
     images = torch.randint(256, (n, args.channels, args.side, args.side), dtype=torch.uint8)
     labels = torch.randint(args.classes, (n,))
     pictures = Pictures(
-        images, labels, mean=[0.5] * args.channels, std=[0.25] * args.channels, augment=True, device="cuda"
+        images, labels, mean=[0.5] * args.channels, std=[0.25] * args.channels, augment=CROPS_AND_FLIPS, device="cuda"
     )
     print(
         f"{args.network}, {args.dtype}, compiled: {args.compiled}; {torch.cuda.get_device_name()}, {torch.__version__}"

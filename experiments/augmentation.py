@@ -5,26 +5,43 @@ sees the same pictures on every device and in every company.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-PADDING = 4  # zeros around an image, out of which a crop of its own size is taken
 MOST_EPOCHS = 100_000  # keeps the generators of different seeds apart
 
 
-def draw(n: int, batch_size: int, augment: bool, seed: int, epoch: int) -> Tensor:
+class Augmentation(NamedTuple):
+    """What is done to an image: zeros around it, out of which a crop is taken, and a flip of every other one.
+
+    A crop is as large as the image, or has ``side`` rows and columns.
+    """
+
+    padding: int = 4
+    side: int | None = None
+    flip: bool = True
+
+
+CROPS_AND_FLIPS = Augmentation()
+NOTHING = Augmentation(padding=0, flip=False)
+
+
+def draw(n: int, batch_size: int, places: int, flip: bool, seed: int, epoch: int) -> Tensor:
     """Return an epoch's plan (4, steps, batch): rows in random order, and each crop's top, left and flip (0 or 1).
 
-    The rows that fill no whole batch are left out, other ones in each epoch.
+    There are ``places`` tops and as many lefts. The rows that fill no whole batch are left out, other ones in each
+    epoch.
     """
     generator = torch.Generator().manual_seed((seed + 1) * MOST_EPOCHS + epoch)
     n_used = n - n % batch_size
     rows = torch.randperm(n, generator=generator)[:n_used]
     changes = torch.zeros(3, n_used, dtype=torch.int64)
-    if augment:
-        changes[:2] = torch.randint(2 * PADDING + 1, (2, n_used), generator=generator)
+    if places > 1:
+        changes[:2] = torch.randint(places, (2, n_used), generator=generator)
+    if flip:
         changes[2] = torch.randint(2, (n_used,), generator=generator)
     return torch.cat([rows.unsqueeze(0), changes]).view(4, -1, batch_size)
 
@@ -39,7 +56,7 @@ class Pictures:
         *,
         mean: Sequence[float],
         std: Sequence[float],
-        augment: bool,
+        augment: Augmentation,
         device: torch.device | str,
     ) -> None:
         n_channels = len(mean)
@@ -53,10 +70,13 @@ class Pictures:
                 f"`labels` must have shape ({len(images)},), one for each image; got {tuple(labels.shape)}."
             )
         self.augment = augment
-        sides = [PADDING if augment else 0] * 4
-        self.padded = pad(images.to(device), sides).permute(0, 2, 3, 1).contiguous()  # (N, H + 8, W + 8, C)
+        height, width = images.shape[2:] if augment.side is None else (augment.side, augment.side)
+        self.places = min(images.shape[2] - height, images.shape[3] - width) + 2 * augment.padding + 1
+        if self.places < 1:
+            raise ValueError(f"A crop of {height} × {width} does not fit into images of {tuple(images.shape[2:])}.")
+        self.padded = pad(images.to(device), [augment.padding] * 4).permute(0, 2, 3, 1).contiguous()
         self.labels = labels.to(device).long()
-        self.y, self.x = (torch.arange(side, device=device) for side in images.shape[2:])
+        self.y, self.x = (torch.arange(side, device=device) for side in (height, width))
         self.scale = 1 / (255 * torch.tensor(std, device=device))
         self.shift = -torch.tensor(mean, device=device) / torch.tensor(std, device=device)
 
@@ -65,7 +85,7 @@ class Pictures:
 
     def plan(self, batch_size: int, seed: int, epoch: int) -> Tensor:
         """Return the plan (4, steps, batch) of one epoch, on the CPU."""
-        return draw(len(self), batch_size, self.augment, seed, epoch)
+        return draw(len(self), batch_size, self.places, self.augment.flip, seed, epoch)
 
     def cut(self, plan: Tensor) -> tuple[Tensor, Tensor]:
         """Return the normalised images (B, C, H, W), channels last in memory, and labels of one step's plan (4, B)."""

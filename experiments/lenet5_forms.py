@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from experiments.augmentation import NOTHING
 from experiments.data import NORMALISATION, load, normalise
 from experiments.paper import TABLE1
 from experiments.place import RESULTS
@@ -83,7 +84,7 @@ def run(data: Path, device: str, out: Path = PATH, epochs: int = 200) -> None:
         images.train_labels,
         mean=norm.mean,
         std=norm.std,
-        augment=False,
+        augment=NOTHING,
         seeds=[ORDER + seed for _, seed in jobs],
         epochs=epochs,
         dtype=torch.float32,

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
+from experiments.augmentation import Augmentation
 from experiments.data import NORMALISATION, load
 from experiments.place import Place, device_name, say
 from experiments.pretrained import untrained
@@ -33,7 +34,8 @@ class Which(NamedTuple):
 def pretrain(networks: Iterable[Which], place: Place, at_once: int, deadline: float = math.inf) -> bool:
     """Train the networks that are not in the cache; return whether all of them are there now.
 
-    Those of one data set train ``at_once``, also of different rows: the kernels of one fill the gaps of another.
+    Those of one data set and augmentation train ``at_once``, also of different rows: the kernels of one fill the gaps
+    of another.
     """
     wanted = [which for which in networks if not place.cached("networks", *which).exists()]
     return all(_train(group, place, deadline) for group in _groups(wanted, place, at_once))
@@ -43,11 +45,11 @@ def _groups(wanted: Sequence[Which], place: Place, at_once: int) -> list[list[Wh
     """Return what trains together: first what was interrupted, in the company it had."""
     checkpoints = sorted((place.cache / "training").glob("*.safetensors"))
     groups = [group for group in map(_group_of, checkpoints) if set(group) & set(wanted)]
-    together: dict[tuple[str, torch.dtype], list[Which]] = {}
+    together: dict[tuple[str, Augmentation, torch.dtype], list[Which]] = {}
     for which in wanted:
         if not any(which in group for group in groups):
             row = ROWS[which.row]
-            together.setdefault((row.data, row.dtype(place.device)), []).append(which)
+            together.setdefault((row.data, row.augment, row.dtype(place.device)), []).append(which)
     return groups + [new[i : i + at_once] for new in together.values() for i in range(0, len(new), at_once)]
 
 
@@ -116,7 +118,7 @@ def _train(group: Sequence[Which], place: Place, deadline: float) -> bool:
 def _keep(group: Sequence[Which], networks: Sequence[nn.Module], place: Place, seconds: float) -> None:
     settings = {
         "epochs": TRIAL_EPOCHS if place.trial else EPOCHS,
-        "augment": ROWS[group[0].row].augment,
+        "augment": ROWS[group[0].row].augment._asdict(),
         "at_once": len(group),
         "rows": [*_by_row(group)],
         "compiled": place.compiled,

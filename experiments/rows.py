@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 import torch
 
+from experiments.augmentation import CROPS_AND_FLIPS, NOTHING, Augmentation
+
 
 class Row(NamedTuple):
     """A data set and a network, by the names that ``experiments.data`` and ``experiments.architectures`` know."""
@@ -11,11 +13,7 @@ class Row(NamedTuple):
     data: str
     network: str
     title: str
-
-    @property
-    def augment(self) -> bool:
-        """Whether pre-training crops and flips: for all but Fashion-MNIST."""
-        return self.data != "fashion-mnist"
+    augment: Augmentation = CROPS_AND_FLIPS
 
     def dtype(self, device: str) -> torch.dtype:
         """Return what a network computes in when it learns, and when it sees mixed images: on a GPU mostly bfloat16."""
@@ -24,8 +22,8 @@ class Row(NamedTuple):
 
 
 ROWS = {
-    "fmnist-lenet5": Row("fashion-mnist", "lenet5", "Fashion-MNIST, LeNet-5"),
-    "fmnist-resnet18": Row("fashion-mnist", "resnet18", "Fashion-MNIST, ResNet-18"),
+    "fmnist-lenet5": Row("fashion-mnist", "lenet5", "Fashion-MNIST, LeNet-5", NOTHING),
+    "fmnist-resnet18": Row("fashion-mnist", "resnet18", "Fashion-MNIST, ResNet-18", NOTHING),
     "cifar10-vgg16-bn": Row("cifar10", "vgg16-bn", "CIFAR-10, VGG16-BN"),
     "cifar10-resnet18": Row("cifar10", "resnet18", "CIFAR-10, ResNet-18"),
     "cifar100-resnet50": Row("cifar100", "resnet50", "CIFAR-100, ResNet-50"),
@@ -36,11 +34,21 @@ ROWS = {
     "stl10-resnet18-strided": Row("stl10", "resnet18-strided", "STL-10, ResNet-18, 7 × 7 stem pooled to a quarter"),
     "stl10-resnet18-halved": Row("stl10", "resnet18-halved", "STL-10, ResNet-18, 7 × 7 stem to a half"),
     "stl10-resnet18-pooled": Row("stl10", "resnet18-pooled", "STL-10, ResNet-18, 3 × 3 stem pooled to a half"),
+    "stl10-resnet18-plain": Row("stl10", "resnet18", "STL-10, ResNet-18, neither crops nor flips", NOTHING),
+    "stl10-resnet18-flips": Row("stl10", "resnet18", "STL-10, ResNet-18, flips alone", Augmentation(padding=0)),
+    "stl10-resnet18-crops": Row("stl10", "resnet18", "STL-10, ResNet-18, crops alone", Augmentation(flip=False)),
+    "stl10-resnet18-small": Row("stl10", "resnet18", "STL-10, ResNet-18, crops of 32 × 32", Augmentation(side=32)),
+    "stl10-vgg16-bn-small": Row("stl10", "vgg16-bn", "STL-10, VGG16-BN, crops of 32 × 32", Augmentation(side=32)),
 }
 FORM_OF = {  # not in Table 1
     "stl10-vgg16-bn-flat": "stl10-vgg16-bn",
     "stl10-resnet18-strided": "stl10-resnet18",
     "stl10-resnet18-halved": "stl10-resnet18",
     "stl10-resnet18-pooled": "stl10-resnet18",
+    "stl10-resnet18-plain": "stl10-resnet18",
+    "stl10-resnet18-flips": "stl10-resnet18",
+    "stl10-resnet18-crops": "stl10-resnet18",
+    "stl10-resnet18-small": "stl10-resnet18",
+    "stl10-vgg16-bn-small": "stl10-vgg16-bn",
 }
 TABLE1_ROWS = tuple(row for row in ROWS if row not in FORM_OF)

@@ -19,7 +19,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from experiments.augmentation import Pictures
+from experiments.augmentation import Augmentation, Pictures
 from experiments.learner import Learner, arrange, cosine
 
 WARM_UP = 3  # steps before the capture, in which torch and its libraries set up what a capture forbids
@@ -32,7 +32,7 @@ def train(
     *,
     mean: Sequence[float],
     std: Sequence[float],
-    augment: bool,
+    augment: Augmentation,
     seeds: Sequence[int],
     epochs: int = 200,
     batch_size: int = 128,
@@ -139,7 +139,7 @@ class Training:
         self.epoch = int(self.at) // self.steps
 
     def _settings(self) -> dict[str, Any]:
-        data = {"n": len(self.pictures), "augment": self.pictures.augment}
+        data = {"n": len(self.pictures), "augment": self.pictures.augment._asdict()}
         return {**data, "seeds": self.seeds, "epochs": self.epochs, "batch_size": self.batch_size}
 
     def _step(self) -> None:

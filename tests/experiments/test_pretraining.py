@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from experiments.augmentation import Pictures
+from experiments.augmentation import CROPS_AND_FLIPS, NOTHING, Augmentation, Pictures
 from experiments.learner import DECAY, MOMENTUM, Learner, cosine
 from experiments.training import Training, seconds_of, train
 from torch import Tensor, nn
@@ -42,14 +42,14 @@ def images_and_labels() -> tuple[Tensor, Tensor]:
     return images.to(torch.uint8), labels
 
 
-def pictures_of(augment: bool = True, device: str = "cpu") -> Pictures:
+def pictures_of(augment: Augmentation = CROPS_AND_FLIPS, device: str = "cpu") -> Pictures:
     return Pictures(*images_and_labels(), mean=MEAN, std=STD, augment=augment, device=device)
 
 
 def trained(seeds: Sequence[int], device: str = "cpu", **settings: Any) -> list[dict[str, Tensor]]:
     """Return the state of networks that were trained together."""
     networks = [net_of(seed).to(device) for seed in seeds]
-    arguments = {"mean": MEAN, "std": STD, "augment": True, "epochs": 3, "batch_size": BATCH, **settings}
+    arguments = {"mean": MEAN, "std": STD, "augment": CROPS_AND_FLIPS, "epochs": 3, "batch_size": BATCH, **settings}
     train(networks, *images_and_labels(), seeds=seeds, **arguments)
     return [{name: value.cpu() for name, value in net.state_dict().items()} for net in networks]
 
@@ -129,13 +129,13 @@ def test_a_network_learns() -> None:
         labels,
         mean=MEAN,
         std=STD,
-        augment=False,
+        augment=NOTHING,
         seeds=[0],
         epochs=12,
         batch_size=BATCH,
         on_epoch=lambda _, loss: losses.extend(loss),
     )
-    pictures = pictures_of(augment=False)
+    pictures = pictures_of(augment=NOTHING)
     inputs, _ = pictures.cut(torch.stack([torch.arange(N), *torch.zeros(3, N, dtype=torch.int64)]))
     assert done
     assert len(losses) == 12
@@ -157,7 +157,7 @@ def test_networks_trained_together_are_those_trained_alone() -> None:
 
 def test_a_training_in_two_parts_is_one_training(tmp_path: Path) -> None:
     whole, seeds, path = trained([0, 1]), [0, 1], tmp_path / "new" / "state.safetensors"
-    arguments: dict[str, Any] = {"mean": MEAN, "std": STD, "augment": True, "epochs": 3, "batch_size": BATCH}
+    arguments: dict[str, Any] = {"mean": MEAN, "std": STD, "augment": CROPS_AND_FLIPS, "epochs": 3, "batch_size": BATCH}
     arguments |= {"seeds": seeds, "checkpoint": path}
     interrupted = [net_of(seed) for seed in seeds]
     told: list[int] = []
@@ -214,7 +214,9 @@ def test_warming_up_leaves_everything_as_it_was() -> None:
 def test_the_networks_get_mode_and_order_back() -> None:
     net = net_of(0)
     net[1].eval()
-    train([net], *images_and_labels(), mean=MEAN, std=STD, augment=True, seeds=[0], epochs=1, batch_size=BATCH)
+    train(
+        [net], *images_and_labels(), mean=MEAN, std=STD, augment=CROPS_AND_FLIPS, seeds=[0], epochs=1, batch_size=BATCH
+    )
     assert [module.training for module in net] == [True, False, *[True] * 6]
     assert all(p.is_contiguous() and p.grad is None for p in net.parameters())
 
@@ -224,7 +226,7 @@ def test_a_training_that_diverges_says_so() -> None:
     net = net_of(0)
     nn.init.constant_(net.get_parameter("7.bias"), math.inf)
     with pytest.raises(FloatingPointError, match=r"The losses of epoch 1 are \[nan\]: the training diverged"):
-        train([net], images, labels, mean=MEAN, std=STD, augment=True, seeds=[0], epochs=1, batch_size=BATCH)
+        train([net], images, labels, mean=MEAN, std=STD, augment=CROPS_AND_FLIPS, seeds=[0], epochs=1, batch_size=BATCH)
 
 
 def test_arguments_that_do_not_fit_are_refused() -> None:
@@ -234,7 +236,7 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
         Training([net_of(0)], pictures_of(), [0])
     apart = [net_of(0), net_of(1).to("meta")]
     with pytest.raises(ValueError, match=r"`networks` must be on one device; found \['cpu', 'meta'\]"):
-        train(apart, *images_and_labels(), mean=MEAN, std=STD, augment=True, seeds=[0, 1])
+        train(apart, *images_and_labels(), mean=MEAN, std=STD, augment=CROPS_AND_FLIPS, seeds=[0, 1])
 
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -253,5 +255,5 @@ def test_replayed_steps_on_streams_are_those_of_the_cpu() -> None:
 @needs_cuda
 def test_the_gpu_learns_in_bfloat16() -> None:
     net = net_of(0).cuda()
-    pupil = Training([net], pictures_of(False, "cuda"), [0], epochs=12, batch_size=BATCH)
+    pupil = Training([net], pictures_of(NOTHING, "cuda"), [0], epochs=12, batch_size=BATCH)
     assert [pupil.run_epoch() for _ in range(12)][-1][0] < 0.1

@@ -241,6 +241,19 @@ def test_an_interrupted_training_goes_on_in_the_company_it_had(data: Path, tmp_p
     assert at_once == {(first, 0): 3, (first, 1): 1, (first, 12): 3, (second, 0): 3, (second, 12): 1}
 
 
+@pytest.mark.usefixtures("small_networks")
+def test_networks_of_one_augmentation_train_together(data: Path, tmp_path: Path) -> None:
+    rows = ("stl10-resnet18-pooled", "stl10-resnet18-flips", "stl10-resnet18-strided", "stl10-resnet18-small")
+    some = ("--seeds", "0", "--methods", "none", "--rows", *rows)
+    assert main(arguments("forms", data, tmp_path, *some)) == 0
+    trainings = {record["row"]: record["training"] for record in records(tmp_path).values()}
+    assert {row: training["at_once"] for row, training in trainings.items()} == dict(
+        zip(rows, (2, 1, 2, 1), strict=True)
+    )
+    augments = {row: tuple(training["augment"].values()) for row, training in trainings.items()}
+    assert augments == dict(zip(rows, ((4, None, True), (0, None, True), (4, None, True), (4, 32, True)), strict=True))
+
+
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_a_job_that_fails_does_not_end_the_others(
     workers: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
