@@ -52,7 +52,8 @@ def test_two_devices_are_refused() -> None:
 def test_a_fit_on_the_gpu_is_the_fit_on_the_cpu(name: str) -> None:
     g = torch.Generator().manual_seed(0)
     head, features = nn.Linear(12, 4), torch.randn(500, 12, generator=g)
-    nn.init.normal_(head.weight, generator=g)
+    for parameter in head.parameters():
+        nn.init.normal_(parameter, generator=g)
     labels = torch.multinomial((head(features) / 2).softmax(-1), 1, generator=g).squeeze(1)
     probs = []
     for device in ("cpu", "cuda"):

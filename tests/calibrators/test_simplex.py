@@ -276,6 +276,26 @@ def test_the_lead_is_the_most_likely_one_on_unseen_folds(monkeypatch: pytest.Mon
     assert -2 < leads[0] < 2
 
 
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("seed", [41, 61])  # of 200, those where it did while the scores' mean was float32
+def test_rounding_as_on_another_device_does_not_move_the_lead(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rounded(*arguments: Any) -> Tensor:
+        scores = exact(*arguments)
+        return scores * (1 + 6e-8 * torch.randn(scores.shape, generator=noise))
+
+    _, outputs, labels = synthetic(300, 3, seed)
+    exact, leads = _head._doubted, []
+    for i in range(5):
+        noise = torch.Generator().manual_seed(i)
+        monkeypatch.setattr(_head, "_doubted", rounded if i else exact)
+        sts = SimplexTemperatureScaling().fit(
+            Outputs(outputs.logits), labels, generator=torch.Generator().manual_seed(0)
+        )
+        assert sts.likelihood_head is not None
+        leads.append(float(sts.likelihood_head.lead))
+    assert len(set(leads)) == 1
+
+
 def test_an_untrusted_head_is_temperature_scaling() -> None:
     logits = torch.randn(20, 7, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(Head(7)(logits).mean, logits.softmax(-1), rtol=0, atol=1e-4)

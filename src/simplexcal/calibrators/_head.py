@@ -107,7 +107,8 @@ class Head(nn.Module):
                 return (_doubted(concrete(scaled(rows), parameters), scaled(rows), labels, turn, doubt),)
 
             parameters = self._trusted(unseen, trust, lead)
-            return in_chunks(of_rows, logits, parameters, labels, turn, width=logits.shape[1])[0]
+            (scores,) = in_chunks(of_rows, logits, parameters, labels, turn, width=logits.shape[1])
+            return scores.double()  # whose mean does not round away what a small step of the lead gains
 
         trust = TRUSTS[_surest_gain(torch.stack([score(trust, 0.0) for trust in TRUSTS]))]
         self.trust.fill_(trust)
