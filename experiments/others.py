@@ -156,9 +156,9 @@ def steps(rows: Rows) -> str:
 def forms(rows: Rows, table1: Rows) -> str:
     """Return accuracy and ECE of networks in another form, beside those of Table 1's form and the paper's."""
     said = (
-        "The paper says little of its networks. Table 1 has them in the forms for small images; these have another: a "
-        "ResNet-18 whose stem leaves a half or a quarter of the side, and a VGG16-BN whose last layer, like the "
-        "branch, takes the features of all 3 × 3 places. The same methods on Table 1's form stand above each."
+        "The paper says little of its networks. Table 1 has them in the forms for small images, trained on flips and "
+        "on crops of the images' own size; here they have another form, or are trained on something else. The same "
+        "methods on Table 1's form stand above each."
     )
     lines = []
     for usual in dict.fromkeys(FORM_OF[row] for row in rows):

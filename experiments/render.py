@@ -145,7 +145,11 @@ def _pretrained(records: list[Record]) -> str:
     if len(rows) > 1 and rows <= set(TABLE1_ROWS):
         return "Networks of Table 1"
     devices = sorted({record["training"]["device"] for record in records})
-    return f"Pre-trained on {' and '.join(devices)}, {' and '.join(sorted(set(map(_training, records))))}"
+    trainings = [(row, " and ".join(sorted({_training(r) for r in records if r["row"] == row}))) for row in ROWS]
+    if len(rows) > 1:
+        each = "; ".join(f"{ROWS[row].title}: {training}" for row, training in trainings if training)
+        return f"Pre-trained on {' and '.join(devices)} ({each})"
+    return f"Pre-trained on {' and '.join(devices)}, {dict(trainings)[rows.pop()]}"
 
 
 def _training(record: Record) -> str:
