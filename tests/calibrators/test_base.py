@@ -45,6 +45,19 @@ def test_the_dtype_of_a_prediction_follows_the_input_whatever_the_fit_had(
     torch.testing.assert_close(prediction.probs.double(), calibrator(outputs).probs.double(), rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("method", ["ts", "ets", "pts", "adats", "sts"])
+def test_it_does_not_matter_how_far_down_a_class_is_that_is_ruled_out(method: str) -> None:
+    outputs, labels, _ = simulate(torch.float32)
+    probs = []
+    for far in (-1e4, torch.finfo(torch.float32).min):
+        logits = torch.cat([outputs.logits / 10, torch.full((60, 1), far)], -1)  # too flat, so that T is below 1
+        masked = Outputs(logits, outputs.features)
+        calibrator = METHODS[method]().fit(masked, labels, generator=Generator().manual_seed(0))
+        probs.append(calibrator(masked).probs)
+    torch.testing.assert_close(*probs)
+    assert probs[0][:, -1].max() < 1e-10
+
+
 @every_method
 def test_nothing_is_predicted_before_a_fit_or_after_a_failed_one(make: Callable[[], Calibrator]) -> None:
     outputs, labels, mixup = simulate(torch.float32)

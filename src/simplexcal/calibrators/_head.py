@@ -15,7 +15,7 @@ from torch.nn.functional import one_hot
 from simplexcal import _potential
 from simplexcal._chunks import in_chunks
 from simplexcal.calibrators._search import golden_section
-from simplexcal.calibrators._training import draw_uniform, home, minimise
+from simplexcal.calibrators._training import draw_uniform, home, minimise, raised
 from simplexcal.concrete import Concrete
 
 N_LARGEST = 10  # logits whose gaps to the largest are statistics
@@ -65,7 +65,7 @@ class Head(nn.Module):
 
     def forward(self, logits: Tensor) -> Concrete:
         """Return Concrete(z′ / τ, λ) for logits z (N, K)."""
-        logits = _raised(logits)
+        logits = raised(logits, DEEPEST)
         return concrete(logits, self._trusted(self._learned(self._inputs(logits)).mean(0), self.trust, self.lead))
 
     def fit(
@@ -74,7 +74,7 @@ class Head(nn.Module):
         """Train on logits z = logits (N, K) / temperature and labels, some rows at a time, in the parameters' dtype."""
 
         def scaled(rows: Tensor) -> Tensor:
-            return _raised((rows / temperature).to(self.inner.dtype))
+            return raised((rows / temperature).to(self.inner.dtype), DEEPEST)
 
         k = logits.shape[1]
         (raw,) = in_chunks(lambda rows: (statistics(scaled(rows)),), logits, width=4 * k)
@@ -130,11 +130,6 @@ class Head(nn.Module):
         inputs = inputs.expand(N_FOLDS, *inputs.shape[-2:])
         hidden = torch.tanh(torch.baddbmm(self.inner_bias, inputs, self.inner))
         return torch.baddbmm(self.outer_bias, hidden, self.outer) + self.start
-
-
-def _raised(logits: Tensor) -> Tensor:
-    """Return the logits with those that are too far below the largest, or at -∞, no further than ``DEEPEST``."""
-    return torch.maximum(logits, logits.amax(-1, keepdim=True) - DEEPEST)
 
 
 def half_an_error(n: int, n_classes: int) -> float:

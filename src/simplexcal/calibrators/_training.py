@@ -108,6 +108,14 @@ def check_n_features(n_features: int | None) -> int:
     return n_features
 
 
+def raised(logits: Tensor, depth: float = 1e9) -> Tensor:
+    """Return the logits with those further below the largest than ``depth``, or at -∞, just there.
+
+    A class so far down, which the network rules out, has no gradient: divided by a small T it would have 0 · ∞.
+    """
+    return torch.maximum(logits, logits.amax(-1, keepdim=True) - depth)
+
+
 def features_of(outputs: Outputs, like: nn.Linear) -> Tensor:
     """Return the features (N, D) in the dtype of the layer that takes them, if they are what it was made for."""
     if check_n_features(outputs.n_features) != like.in_features or outputs.features is None:

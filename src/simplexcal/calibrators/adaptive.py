@@ -15,6 +15,7 @@ from simplexcal.calibrators._training import (
     home,
     minimise,
     mlp,
+    raised,
 )
 from simplexcal.calibrators.base import Calibrator, Task
 from simplexcal.records import Outputs, Prediction
@@ -54,7 +55,7 @@ class AdaptiveTemperatureScaling(Calibrator):
 
     def _fit(self, task: Task) -> None:
         features, labels = features_of(task.outputs, self._first), task.labels
-        logits = task.outputs.logits.detach().to(features.dtype)
+        logits = raised(task.outputs.logits.detach().to(features.dtype))
         default_uniform(self, task.generator)
         stream = batches(len(labels), self.batch_size, task.generator, features.device)
 

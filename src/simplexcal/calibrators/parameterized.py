@@ -4,7 +4,7 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from simplexcal.calibrators._training import batches, glorot_uniform, minimise, mlp
+from simplexcal.calibrators._training import batches, glorot_uniform, minimise, mlp, raised
 from simplexcal.calibrators.base import Calibrator, Task
 from simplexcal.records import Outputs, Prediction
 
@@ -35,7 +35,7 @@ class ParameterizedTemperatureScaling(Calibrator):
         return self._temperature(self._top(outputs.logits)).to(outputs.logits.dtype)
 
     def _fit(self, task: Task) -> None:
-        logits, labels = task.outputs.logits.detach().to(self._first.weight.dtype), task.labels
+        logits, labels = raised(task.outputs.logits.detach().to(self._first.weight.dtype)), task.labels
         top = self._top(logits)
         self._initialise(top, task)
         stream = batches(len(labels), self.batch_size, task.generator, logits.device)
