@@ -15,7 +15,7 @@ MOST_EPOCHS = 100_000  # keeps the generators of different seeds apart
 
 
 class Augmentation(NamedTuple):
-    """What is done to an image: zeros around it, out of which a crop is taken, and a flip of every other one.
+    """What is done to an image: zeros around it, out of which a crop is taken, and a flip of one in two.
 
     A crop is as large as the image, or has ``side`` rows and columns.
     """
