@@ -301,6 +301,13 @@ def test_a_path_that_cannot_be_opened_is_the_systems_error(read: Callable[[Path]
             read(tmp_path / name)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.csv")
+    with pytest.raises(ValueError, match=r"pipe\.csv' is a pipe, and tables are read more than once\. Write it to"):
+        read_outputs_of_logits(tmp_path / "pipe.csv")
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [

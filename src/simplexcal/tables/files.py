@@ -137,6 +137,8 @@ def _optional(images: bool) -> list[str]:
 
 def _read(path: str | Path, wanted: list[str]) -> Columns:
     reader, path = READERS[check_suffix(path)], Path(path)
+    if path.is_fifo():
+        raise ValueError(f"'{path}' is a pipe, and tables are read more than once. Write it to a file first.")
     with path.open("rb"):  # what the system has to say about a path, it says itself
         return reader(path, wanted)
 
