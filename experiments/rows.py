@@ -21,7 +21,7 @@ class Row(NamedTuple):
         return torch.bfloat16 if fast else torch.float32
 
 
-ROWS = {
+_TABLE1 = {
     "fmnist-lenet5": Row("fashion-mnist", "lenet5", "Fashion-MNIST, LeNet-5", NOTHING),
     "fmnist-resnet18": Row("fashion-mnist", "resnet18", "Fashion-MNIST, ResNet-18", NOTHING),
     "cifar10-vgg16-bn": Row("cifar10", "vgg16-bn", "CIFAR-10, VGG16-BN"),
@@ -30,6 +30,8 @@ ROWS = {
     "cifar100-densenet121": Row("cifar100", "densenet121", "CIFAR-100, DenseNet-121"),
     "stl10-vgg16-bn": Row("stl10", "vgg16-bn", "STL-10, VGG16-BN"),
     "stl10-resnet18": Row("stl10", "resnet18", "STL-10, ResNet-18"),
+}
+_FORMS = {  # each is named after the row of Table 1 of which it is another form
     "stl10-vgg16-bn-flat": Row("stl10", "vgg16-bn-flat", "STL-10, VGG16-BN, 3 × 3 places"),
     "stl10-resnet18-strided": Row("stl10", "resnet18-strided", "STL-10, ResNet-18, 7 × 7 stem pooled to a quarter"),
     "stl10-resnet18-halved": Row("stl10", "resnet18-halved", "STL-10, ResNet-18, 7 × 7 stem to a half"),
@@ -40,15 +42,6 @@ ROWS = {
     "stl10-resnet18-small": Row("stl10", "resnet18", "STL-10, ResNet-18, crops of 32 × 32", Augmentation(side=32)),
     "stl10-vgg16-bn-small": Row("stl10", "vgg16-bn", "STL-10, VGG16-BN, crops of 32 × 32", Augmentation(side=32)),
 }
-FORM_OF = {  # not in Table 1
-    "stl10-vgg16-bn-flat": "stl10-vgg16-bn",
-    "stl10-resnet18-strided": "stl10-resnet18",
-    "stl10-resnet18-halved": "stl10-resnet18",
-    "stl10-resnet18-pooled": "stl10-resnet18",
-    "stl10-resnet18-plain": "stl10-resnet18",
-    "stl10-resnet18-flips": "stl10-resnet18",
-    "stl10-resnet18-crops": "stl10-resnet18",
-    "stl10-resnet18-small": "stl10-resnet18",
-    "stl10-vgg16-bn-small": "stl10-vgg16-bn",
-}
-TABLE1_ROWS = tuple(row for row in ROWS if row not in FORM_OF)
+ROWS = _TABLE1 | _FORMS
+TABLE1_ROWS = tuple(_TABLE1)
+FORM_OF = {form: next(row for row in _TABLE1 if form.startswith(f"{row}-")) for form in _FORMS}
