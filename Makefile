@@ -45,7 +45,7 @@ bench: setup ## the claims about accuracy, speed and memory, measured here
 	$(BIN)/python benchmarks/ece_coverage.py 200
 
 table: setup ## write the table of the noise law again
-	$(BIN)/python -m simplexcal._noise
+	$(BIN)/python -m simplexcal.concrete._gumbel_sum
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist

@@ -2,7 +2,7 @@
 
 usage: python benchmarks/concrete_accuracy.py
 
-Largest error over the 45 cases of tests/golden/concrete.json (K = 2 to 100, λ = 0.001 to 631).
+Largest error over the 45 cases of tests/concrete/golden.json (K = 2 to 100, λ = 0.001 to 631).
 """
 
 import json
@@ -12,7 +12,7 @@ import torch
 
 from simplexcal import Concrete, Moments
 
-GOLDEN = Path(__file__).parents[1] / "tests" / "golden" / "concrete.json"
+GOLDEN = Path(__file__).parents[1] / "tests" / "concrete" / "golden.json"
 
 
 def sampled(d: Concrete, generator: torch.Generator, n_samples: int = 30) -> Moments:

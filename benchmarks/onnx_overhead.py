@@ -25,7 +25,7 @@ from torch import Tensor
 import simplexcal as sc
 from simplexcal.demo.lenet5 import normalise
 from simplexcal.demo.run import Data, prepare
-from simplexcal.onnx.convert import convert
+from simplexcal.onnx.converter import convert
 
 BATCHES = {1: 400, 32: 200, 257: 60, 1000: 25}  # rows: repeats
 BARE = "bare network"

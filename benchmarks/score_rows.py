@@ -25,7 +25,7 @@ from simplexcal.io import save_calibrator
 from simplexcal.scoring import score
 
 K, D, GROUP = 10, 84, 100_000
-sys.path.append(str(Path(__file__).parents[1] / "tests" / "scoring"))
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
 
 def task() -> tuple[torch.nn.Linear, sc.Outputs, torch.Tensor]:
@@ -93,7 +93,7 @@ def report(name: str, process: "subprocess.Popen[str]") -> None:
 
 
 def on_ray(folder: Path, data: Path) -> None:
-    from ray_cluster import two_nodes
+    from helpers.ray_cluster import two_nodes
 
     output = folder / "ray.parquet"
     with two_nodes() as cluster:

@@ -20,7 +20,7 @@ from experiments.pretrained import Halves, read_outputs, read_strangers, trainin
 from experiments.rows import ROWS
 from experiments.scores import judged_by_energy, judged_by_mean, judged_by_samples
 from experiments.studies import STUDIES
-from simplexcal.evaluate import evaluate, evaluate_ood
+from simplexcal.evaluation import evaluate, evaluate_ood
 from simplexcal.io import load_calibrator, save_calibrator
 from simplexcal.metrics import ece, nll, reliability
 

@@ -17,7 +17,7 @@ from experiments.place import Place, device_name, say
 from experiments.pretrained import untrained
 from experiments.rows import ROWS
 from experiments.training import seconds_of, train
-from simplexcal.io import write_whole
+from simplexcal.io._atomic import atomic_write
 
 EPOCHS, BATCH = 200, 128
 TRIAL_EPOCHS, TRIAL_BATCH = 2, 16
@@ -129,4 +129,4 @@ def _keep(group: Sequence[Which], networks: Sequence[nn.Module], place: Place, s
         path = place.cached("networks", *which)
         path.parent.mkdir(parents=True, exist_ok=True)
         state = {key: value.cpu().contiguous() for key, value in net.state_dict().items()}
-        write_whole(path, save(state, {"training": json.dumps(settings)}))
+        atomic_write(path, save(state, {"training": json.dumps(settings)}))

@@ -20,7 +20,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def golden() -> list[dict[str, Any]]:
     """Reference moments, good to 1e-12, made by an independent implementation."""
-    cases: list[dict[str, Any]] = json.loads((Path(__file__).parent / "golden" / "concrete.json").read_text())
+    cases: list[dict[str, Any]] = json.loads((Path(__file__).parent / "concrete" / "golden.json").read_text())
     return cases
 
 

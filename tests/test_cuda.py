@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from methods import METHODS
+from helpers.methods import METHODS
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 import simplexcal as sc
 from simplexcal import Concrete
-from simplexcal.calibrators._training import batches, minimise
+from simplexcal.calibrators._optim import batches, minimise
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

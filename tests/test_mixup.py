@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from simplexcal import _checks, mixup
+from simplexcal import _validation, mixup
 from simplexcal.mixup import FeatureMixup, InputMixup, log_dirichlet
-from simplexcal.records import Outputs
+from simplexcal.types import Outputs
 
 K, D = 4, 6
 
@@ -167,7 +167,7 @@ def test_features_are_needed_and_must_fit_the_head(labels: Tensor, inputs: Tenso
 
 def test_labels_are_checked() -> None:
     with pytest.raises(ValueError, match=r"Your labels start at 1: subtract 1"):
-        _checks.check_labels(torch.tensor([1, 2, 3, 4]), 4, 4)
+        _validation.check_labels(torch.tensor([1, 2, 3, 4]), 4, 4)
 
 
 @pytest.mark.parametrize(("beta", "n"), [(0.0, 5), (-1.0, 5), (float("nan"), 5), (1.0, 0)])

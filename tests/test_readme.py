@@ -11,7 +11,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 import torch
-from user_files import write
+from helpers.user_files import write
 
 from simplexcal.demo import run as showcase
 from simplexcal.demo.fashion_mnist import images_and_labels

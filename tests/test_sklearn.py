@@ -47,7 +47,7 @@ SHORT: dict[
 @pytest.fixture(autouse=True, scope="module")
 def _short_head() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("simplexcal.calibrators._head.N_STEPS", 20)
+        patch.setattr("simplexcal.calibrators._likelihood_head.N_STEPS", 20)
         yield
 
 

@@ -17,10 +17,10 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor, nn
 
-from simplexcal._calls import frozen
-from simplexcal._checks import check_generator, check_labels
-from simplexcal._chunks import join
-from simplexcal.records import Outputs
+from simplexcal._chunking import join
+from simplexcal._validation import check_generator, check_labels
+from simplexcal.backbone._forward import frozen
+from simplexcal.types import Outputs
 
 BATCH = 4096  # inputs that the network sees at a time
 WORK = 2**24  # numbers in the mixing matrices, and in the pools, that are in work at a time

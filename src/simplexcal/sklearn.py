@@ -9,7 +9,7 @@ from torch import Generator
 
 from simplexcal.calibrators import CALIBRATORS, Calibrator, SimplexTemperatureScaling
 from simplexcal.calibrators.base import led_by
-from simplexcal.records import Outputs, Prediction
+from simplexcal.types import Outputs, Prediction
 
 try:
     from sklearn import get_config

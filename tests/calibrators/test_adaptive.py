@@ -5,9 +5,9 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import softplus
 
-from simplexcal.calibrators._training import default_uniform, mlp
+from simplexcal.calibrators._optim import default_uniform, mlp
 from simplexcal.calibrators.adaptive import CHUNK, AdaptiveTemperatureScaling, normal
-from simplexcal.records import Outputs
+from simplexcal.types import Outputs
 
 
 def simulate(n: int, k: int, d: int, seed: int = 0) -> tuple[Outputs, Tensor]:

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from methods import METHODS
+from helpers.methods import METHODS
 from torch import Generator, Tensor, nn
 
 from simplexcal import Calibrator, FeatureMixup, NotFittedError, Outputs
-from simplexcal.calibrators import _head
+from simplexcal.calibrators import _likelihood_head
 from simplexcal.calibrators.base import led_by
 
 K, D = 3, 4
@@ -17,7 +17,7 @@ every_method = pytest.mark.parametrize("make", METHODS.values(), ids=METHODS)
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_head, "N_STEPS", 10)
+    monkeypatch.setattr(_likelihood_head, "N_STEPS", 10)
 
 
 def simulate(dtype: torch.dtype) -> tuple[Outputs, Tensor, FeatureMixup]:

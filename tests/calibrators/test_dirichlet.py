@@ -6,7 +6,7 @@ from torch.distributions import Dirichlet
 from simplexcal.calibrators.dirichlet import DirichletTemperatureScaling, dirichlet_nll
 from simplexcal.metrics import ece
 from simplexcal.mixup import FeatureMixup
-from simplexcal.records import Outputs
+from simplexcal.types import Outputs
 
 DOUBLE = torch.float64
 

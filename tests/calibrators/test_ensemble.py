@@ -9,7 +9,7 @@ from hypothesis.strategies import integers, sampled_from
 from scipy.optimize import minimize
 from torch import Generator, Tensor
 
-from simplexcal.calibrators._search import minimise_on_grid
+from simplexcal.calibrators._line_search import minimise_on_grid
 from simplexcal.calibrators.ensemble import (
     EnsembleTemperatureScaling,
     compare,
@@ -19,7 +19,7 @@ from simplexcal.calibrators.ensemble import (
     weights_by_likelihood,
 )
 from simplexcal.calibrators.temperature import TemperatureScaling
-from simplexcal.records import Outputs
+from simplexcal.types import Outputs
 
 DOUBLE = torch.float64
 LOSSES = ("mse", "nll")

@@ -2,9 +2,9 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from simplexcal.calibrators._training import batches, glorot_uniform, mlp
+from simplexcal.calibrators._optim import batches, glorot_uniform, mlp
 from simplexcal.calibrators.parameterized import ParameterizedTemperatureScaling, squared_error
-from simplexcal.records import Outputs
+from simplexcal.types import Outputs
 
 
 def simulate(n: int, k: int, seed: int = 0) -> tuple[Outputs, Tensor]:

@@ -10,10 +10,10 @@ from torch import Generator, Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
 from simplexcal import Concrete, FeatureMixup, Outputs, SimplexTemperatureScaling, TemperatureScaling
-from simplexcal.calibrators import _branch, _head
-from simplexcal.calibrators._branch import Branch, Pool, negative_log_density
-from simplexcal.calibrators._head import Head, half_an_error, led, statistics
-from simplexcal.calibrators._search import golden_section
+from simplexcal.calibrators import _branch_network, _likelihood_head
+from simplexcal.calibrators._branch_network import Branch, Pool, negative_log_density
+from simplexcal.calibrators._likelihood_head import Head, half_an_error, led, statistics
+from simplexcal.calibrators._line_search import golden_section
 from simplexcal.calibrators.base import Task
 from simplexcal.calibrators.temperature import fit_log_temperature
 from simplexcal.metrics import ece
@@ -38,7 +38,7 @@ def synthetic(n: int, k: int, seed: int = 0, sharpness: float = 2.0) -> tuple[nn
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few steps for the head, where its quality does not matter."""
-    monkeypatch.setattr(_head, "N_STEPS", 20)
+    monkeypatch.setattr(_likelihood_head, "N_STEPS", 20)
 
 
 def nll(probs: Tensor, labels: Tensor) -> float:
@@ -109,7 +109,7 @@ def test_training_stays_finite(beta: float, k: int, monkeypatch: pytest.MonkeyPa
 def test_training_lowers_the_loss() -> None:
     head, outputs, labels = synthetic(400, 5)
     mixup = FeatureMixup(head, outputs, labels)
-    batch = _branch._draw(mixup, [1.0], 2000, torch.Generator().manual_seed(9))
+    batch = _branch_network._draw(mixup, [1.0], 2000, torch.Generator().manual_seed(9))
     sts = SimplexTemperatureScaling(betas=(1.0,), head=False, n_steps=300)
     sts.fit(outputs, labels, mixup=mixup, generator=torch.Generator().manual_seed(1))
     untrained = Branch(1, 10, sts.widths)
@@ -143,7 +143,7 @@ def test_beta_is_the_one_with_the_smallest_ece() -> None:
     _, outputs, labels = synthetic(500, 4)
     heads = Branch(3, 8, ())  # one layer with zero weights: λ is softplus of the bias, whatever the input
     heads.biases[0].data[:, 0, 0] = torch.tensor([-3.0, 2.0, 20.0])
-    temperatures = torch.nn.functional.softplus(heads.biases[0].detach().flatten()) + _branch.SMALLEST
+    temperatures = torch.nn.functional.softplus(heads.biases[0].detach().flatten()) + _branch_network.SMALLEST
     correct = outputs.label == labels
     errors = [float(ece(Concrete(outputs.logits, float(t)).mean.amax(-1), correct)) for t in temperatures]
     chosen = SimplexTemperatureScaling(head=False)._smallest_ece(heads, Task(outputs, labels, None, None, False))
@@ -269,7 +269,7 @@ def test_the_lead_is_the_most_likely_one_on_unseen_folds(monkeypatch: pytest.Mon
         leads.append(found)
         return found
 
-    monkeypatch.setattr(_head, "golden_section", on_a_grid)
+    monkeypatch.setattr(_likelihood_head, "golden_section", on_a_grid)
     sts = SimplexTemperatureScaling().fit(Outputs(outputs.logits), labels, generator=torch.Generator().manual_seed(0))
     assert sts.likelihood_head is not None
     assert leads == [pytest.approx(float(sts.likelihood_head.lead))]
@@ -284,10 +284,10 @@ def test_rounding_as_on_another_device_does_not_move_the_lead(seed: int, monkeyp
         return scores * (1 + 6e-8 * torch.randn(scores.shape, generator=noise))
 
     _, outputs, labels = synthetic(300, 3, seed)
-    exact, leads = _head._doubted, []
+    exact, leads = _likelihood_head._doubted, []
     for i in range(5):
         noise = torch.Generator().manual_seed(i)
-        monkeypatch.setattr(_head, "_doubted", rounded if i else exact)
+        monkeypatch.setattr(_likelihood_head, "_doubted", rounded if i else exact)
         sts = SimplexTemperatureScaling().fit(
             Outputs(outputs.logits), labels, generator=torch.Generator().manual_seed(0)
         )
@@ -304,8 +304,8 @@ def test_an_untrusted_head_is_temperature_scaling() -> None:
 def test_trust_takes_the_surest_gain() -> None:
     flat = torch.zeros(100)
     noisy = torch.randn(100, generator=torch.Generator().manual_seed(0)) * 5 + 0.1
-    assert _head._surest_gain(torch.stack([flat, noisy])) == 0
-    assert _head._surest_gain(torch.stack([flat, noisy, flat + 0.05])) == 2
+    assert _likelihood_head._surest_gain(torch.stack([flat, noisy])) == 0
+    assert _likelihood_head._surest_gain(torch.stack([flat, noisy, flat + 0.05])) == 2
 
 
 @pytest.mark.usefixtures("quick")
@@ -345,7 +345,7 @@ def test_the_temperature_is_fitted_with_half_an_error_more() -> None:
 @pytest.mark.parametrize(("doubt", "trust"), [(half_an_error, 0.0), (lambda n, k: 0.0, 1.0)])
 def test_a_head_that_only_sharpens_is_not_trusted(doubt: Any, trust: float, monkeypatch: pytest.MonkeyPatch) -> None:
     # 60 inputs alike and all right: T with the prior is the best there is, but the likelihood alone would undo it
-    monkeypatch.setattr(_head, "half_an_error", doubt)
+    monkeypatch.setattr(_likelihood_head, "half_an_error", doubt)
     labels = torch.arange(60) % 3
     sts = SimplexTemperatureScaling()
     sts.fit(Outputs(2.0 * one_hot(labels)), labels, generator=torch.Generator().manual_seed(0))
@@ -441,7 +441,7 @@ def test_betas_must_be_positive() -> None:
 def test_classes_that_the_network_rules_out_do_not_matter(
     ruled_out: float, generator: Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_head, "N_STEPS", 50)
+    monkeypatch.setattr(_likelihood_head, "N_STEPS", 50)
     logits = 2 * torch.randn(300, 4, generator=generator)
     labels = (logits / 1.5).softmax(-1).multinomial(1, generator=generator).squeeze(1)
     out = (torch.rand(300, 4, generator=generator) < 0.2).scatter(1, labels.unsqueeze(1), False)
@@ -454,7 +454,7 @@ def test_classes_that_the_network_rules_out_do_not_matter(
 
 
 def test_a_class_at_minus_infinity_has_no_probability(generator: Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_head, "N_STEPS", 50)
+    monkeypatch.setattr(_likelihood_head, "N_STEPS", 50)
     logits = 2 * torch.randn(300, 4, generator=generator)
     labels = (logits / 1.5).softmax(-1).multinomial(1, generator=generator).squeeze(1)
     fitted = SimplexTemperatureScaling().fit(Outputs(logits), labels, generator=generator)

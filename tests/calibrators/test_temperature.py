@@ -8,9 +8,9 @@ from hypothesis.strategies import floats, integers
 from scipy.optimize import minimize_scalar
 from torch import Generator, Tensor
 
-from simplexcal.calibrators._search import root
+from simplexcal.calibrators._line_search import root
 from simplexcal.calibrators.temperature import TemperatureScaling, fit_log_temperature
-from simplexcal.records import Outputs
+from simplexcal.types import Outputs
 
 DOUBLE = torch.float64
 

@@ -1,10 +1,10 @@
 from pathlib import Path
 
 import pytest
-import tiny
 import torch
 from experiments import lenet5_forms
 from experiments.lenet5_forms import FORMS, Form
+from helpers import tiny
 
 from simplexcal.demo.lenet5 import LeNet5
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
 from experiments import architectures
 from experiments.__main__ import LEFT, main
 from experiments.rows import ROWS, TABLE1_ROWS
 from experiments.studies import STUDIES
+from helpers import tiny
 from torch import nn
 
 # Networks that have learned next to nothing may leave a temperature undetermined, and that is said.

@@ -8,17 +8,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from helpers.methods import METHODS
+from helpers.parquet_rows import K, columns, fitted, outputs, read, save, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from methods import METHODS
-from parquet_rows import K, columns, fitted, outputs, read, save, write
 from torch import nn
 
 from simplexcal.backbone import Backbone
 from simplexcal.io import save_calibrator
-from simplexcal.records import Outputs, Prediction
+from simplexcal.network_spec import Network
 from simplexcal.scoring import score
-from simplexcal.sources import Network
+from simplexcal.types import Outputs, Prediction
 
 UNCERTAINTIES = ("aleatoric", "epistemic", "mutual_information")
 

@@ -8,14 +8,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from parquet_rows import K, columns, fitted, outputs, read, save, write
+from helpers.parquet_rows import K, columns, fitted, outputs, read, save, write
 from safetensors.torch import save_file
 from torch import nn
 
 from simplexcal.calibrators import TemperatureScaling
 from simplexcal.io import save_calibrator
+from simplexcal.network_spec import Network
 from simplexcal.scoring import score
-from simplexcal.sources import Network
 
 nan, inf = float("nan"), float("inf")
 

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from parquet_rows import columns, read, save, write
-from ray_cluster import LOOPBACK, Cluster, below, listeners, processes, two_nodes
+from helpers.parquet_rows import columns, read, save, write
+from helpers.ray_cluster import LOOPBACK, Cluster, below, listeners, processes, two_nodes
 
 from simplexcal.scoring import score
 

@@ -1,4 +1,5 @@
 import fcntl
+import importlib
 import json
 import random
 import signal
@@ -10,14 +11,15 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from parquet_rows import columns, save, write
+from helpers.parquet_rows import columns, save, write
 
 from simplexcal.scoring import Summary, score
-from simplexcal.scoring import run as runner
 from simplexcal.scoring.dataset import Slice
-from simplexcal.scoring.scorer import Job, Part, Scorer
+from simplexcal.scoring.worker import Job, Part, Scorer
 
 N_KILLS = 10
+
+runner = importlib.import_module("simplexcal.scoring.score")  # the package has a function of that name
 
 
 def rows_with_faults(path: Path, n: int) -> Path:
@@ -29,7 +31,7 @@ def rows_with_faults(path: Path, n: int) -> Path:
 
 @pytest.fixture
 def runs() -> Iterator[subprocess.Popen[str]]:
-    script = Path(__file__).with_name("forks.py")
+    script = Path(__file__).parents[1] / "helpers" / "forks.py"
     with subprocess.Popen(
         [sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -178,7 +180,8 @@ def test_either_engine_goes_on_with_the_others_parts(tmp_path: Path, monkeypatch
 
     def other(engine: str, job: Job, slices: Sequence[Slice], _: str | None) -> Generator[Part]:
         asked.append(engine)
-        return plain(job, slices)
+        found: Generator[Part] = plain(job, slices)
+        return found
 
     monkeypatch.setattr(runner, "_engine", other)
     summary = score(calibrator, data, tmp_path / "y.parquet", batch_size=4, engine="ray")

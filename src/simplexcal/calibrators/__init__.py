@@ -2,12 +2,12 @@
 
 from simplexcal.calibrators.adaptive import AdaptiveTemperatureScaling as AdaptiveTemperatureScaling
 from simplexcal.calibrators.base import Calibrator as Calibrator
-from simplexcal.calibrators.base import Uncalibrated as Uncalibrated
 from simplexcal.calibrators.dirichlet import DirichletTemperatureScaling as DirichletTemperatureScaling
 from simplexcal.calibrators.ensemble import EnsembleTemperatureScaling as EnsembleTemperatureScaling
 from simplexcal.calibrators.parameterized import ParameterizedTemperatureScaling as ParameterizedTemperatureScaling
 from simplexcal.calibrators.simplex import SimplexTemperatureScaling as SimplexTemperatureScaling
 from simplexcal.calibrators.temperature import TemperatureScaling as TemperatureScaling
+from simplexcal.calibrators.uncalibrated import Uncalibrated as Uncalibrated
 
 CALIBRATORS: dict[str, type[Calibrator]] = {
     "none": Uncalibrated,

@@ -7,7 +7,7 @@ from torch import Generator, Tensor, nn
 from torch.distributions import Laplace, Normal, kl_divergence
 from torch.nn.functional import cross_entropy, softplus
 
-from simplexcal.calibrators._training import (
+from simplexcal.calibrators._optim import (
     batches,
     check_n_features,
     default_uniform,
@@ -18,7 +18,7 @@ from simplexcal.calibrators._training import (
     raised,
 )
 from simplexcal.calibrators.base import Calibrator, Task
-from simplexcal.records import Outputs, Prediction
+from simplexcal.types import Outputs, Prediction
 
 LATENT = 16
 FLOOR = 1e-3  # of every scale and of T

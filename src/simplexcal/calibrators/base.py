@@ -8,10 +8,10 @@ from typing import ClassVar, NamedTuple, Self
 import torch
 from torch import Generator, Tensor, nn
 
-from simplexcal._checks import NotFittedError, check_finite, check_generator, check_labels
-from simplexcal._chunks import in_chunks
+from simplexcal._chunking import in_chunks
+from simplexcal._validation import NotFittedError, check_finite, check_generator, check_labels
 from simplexcal.mixup import Mixup
-from simplexcal.records import Outputs, Prediction
+from simplexcal.types import Outputs, Prediction
 
 
 class Task(NamedTuple):
@@ -153,14 +153,3 @@ def _check_finite(outputs: Outputs) -> None:
     check_finite("logits", outputs.logits, remedy)
     if outputs.features is not None:
         check_finite("features", outputs.features, remedy)
-
-
-class Uncalibrated(Calibrator):
-    """softmax(z): what the network says by itself, for comparison."""
-
-    def _build(self, n_classes: int, n_features: int | None) -> None: ...
-
-    def _fit(self, task: Task) -> None: ...
-
-    def _predict(self, outputs: Outputs) -> Prediction:
-        return Prediction(outputs.logits.softmax(-1), outputs.label)

@@ -6,12 +6,12 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from simplexcal.calibrators._branch import Branch, Pool
-from simplexcal.calibrators._branched import PAPER_WIDTHS, BranchCalibrator
-from simplexcal.calibrators._training import check_n_features
+from simplexcal.calibrators._branch_calibrator import PAPER_WIDTHS, BranchCalibrator
+from simplexcal.calibrators._branch_network import Branch, Pool
+from simplexcal.calibrators._optim import check_n_features
 from simplexcal.calibrators.base import Task
 from simplexcal.mixup import Mixup
-from simplexcal.records import Outputs, Prediction
+from simplexcal.types import Outputs, Prediction
 
 FLOOR = 1e-3  # of t
 STEEP = 30.0  # ln μ from which μ grows linearly

@@ -8,11 +8,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from simplexcal._chunks import in_chunks
-from simplexcal.calibrators._search import minimise_on_grid
+from simplexcal._chunking import in_chunks
+from simplexcal.calibrators._line_search import minimise_on_grid
 from simplexcal.calibrators.base import Calibrator, Task
 from simplexcal.calibrators.temperature import WIDTH, at_labels, fit_log_temperature, mean_of_rows
-from simplexcal.records import Outputs, Prediction
+from simplexcal.types import Outputs, Prediction
 
 LOW, HIGH = math.log(0.05), math.log(5)  # ln T when it is fitted by the squared error
 

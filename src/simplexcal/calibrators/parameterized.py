@@ -4,9 +4,9 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from simplexcal.calibrators._training import batches, glorot_uniform, minimise, mlp, raised
+from simplexcal.calibrators._optim import batches, glorot_uniform, minimise, mlp, raised
 from simplexcal.calibrators.base import Calibrator, Task
-from simplexcal.records import Outputs, Prediction
+from simplexcal.types import Outputs, Prediction
 
 CLIP = 100.0  # |z| at most, in the network's input
 TOP = 10  # the largest logits, which the network sees

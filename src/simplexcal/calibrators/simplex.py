@@ -6,13 +6,13 @@ from typing import Self, cast
 import torch
 from torch import Tensor
 
-from simplexcal.calibrators._branch import Branch, Pool, negative_log_density
-from simplexcal.calibrators._branched import PAPER_BETAS, PAPER_WIDTHS, BranchCalibrator
-from simplexcal.calibrators._head import Head, half_an_error
+from simplexcal.calibrators._branch_calibrator import PAPER_BETAS, PAPER_WIDTHS, BranchCalibrator
+from simplexcal.calibrators._branch_network import Branch, Pool, negative_log_density
+from simplexcal.calibrators._likelihood_head import Head, half_an_error
 from simplexcal.calibrators.base import Task
 from simplexcal.calibrators.temperature import fit_log_temperature
 from simplexcal.concrete import Concrete
-from simplexcal.records import Outputs, Prediction
+from simplexcal.types import Outputs, Prediction
 
 
 class SimplexTemperatureScaling(BranchCalibrator):

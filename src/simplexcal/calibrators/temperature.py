@@ -7,10 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from simplexcal._chunks import in_chunks
-from simplexcal.calibrators._search import root
+from simplexcal._chunking import in_chunks
+from simplexcal.calibrators._line_search import root
 from simplexcal.calibrators.base import Calibrator, Task
-from simplexcal.records import Outputs, Prediction
+from simplexcal.types import Outputs, Prediction
 
 BOUND = 16.0  # |ln T| at most
 FAR = 100.0  # times the median lead of the first class over the second: a class so far below the first is ruled out

@@ -6,21 +6,17 @@ from typing import Annotated
 import typer
 
 import simplexcal
-from simplexcal import _console
-from simplexcal._console import say
-from simplexcal.cli.exporting import export
-from simplexcal.cli.fitting import calibrate, predict
-from simplexcal.cli.judging import demo, judge, report
-from simplexcal.cli.scaling import score
+from simplexcal.cli import _console, calibrate, demo, evaluate, export, predict, report, score
+from simplexcal.cli._console import say
 
 COMMANDS: dict[str, Callable[..., None]] = {
-    "demo": demo,
-    "calibrate": calibrate,
-    "predict": predict,
-    "evaluate": judge,
-    "report": report,
-    "export": export,
-    "score": score,
+    "demo": demo.demo,
+    "calibrate": calibrate.calibrate,
+    "predict": predict.predict,
+    "evaluate": evaluate.evaluate,
+    "report": report.report,
+    "export": export.export,
+    "score": score.score,
 }
 
 

@@ -22,7 +22,7 @@ from simplexcal.calibrators import (
 from simplexcal.demo.fashion_mnist import halves, images_and_labels
 from simplexcal.demo.lenet5 import LeNet5, normalise
 from simplexcal.mixup import FeatureMixup
-from simplexcal.records import Outputs, Prediction
+from simplexcal.types import Outputs, Prediction
 
 # Three methods want minutes; the demo stops them early and says so.
 METHODS: dict[str, Callable[[], Calibrator]] = {

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from simplexcal.metrics._inputs import check_fraction, check_judged, check_scored
+from simplexcal._validation import check_fraction, check_judged, check_scored
 
 
 class RiskCoverage(NamedTuple):

@@ -14,9 +14,9 @@ import torch
 from numpy.polynomial.chebyshev import chebpts1, chebvander
 from torch import Tensor, nn
 
-from simplexcal._kernel import BEND, FADING, TOP, kernel_for
-from simplexcal._noise import LAST_RATIO
-from simplexcal.concrete import EULER_GAMMA
+from simplexcal.concrete._gumbel_sum import LAST_RATIO
+from simplexcal.concrete._kernel import BEND, FADING, TOP, kernel_for
+from simplexcal.concrete.distribution import EULER_GAMMA
 
 
 class Moments(NamedTuple):

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 import simplexcal
-from simplexcal._calls import frozen
-from simplexcal._checks import NotFittedError
+from simplexcal._validation import NotFittedError
 from simplexcal.backbone import Backbone
+from simplexcal.backbone._forward import frozen
 from simplexcal.calibrators import CALIBRATORS, Calibrator
-from simplexcal.io import write_whole
-from simplexcal.onnx.convert import convert, reason
-from simplexcal.onnx.graph import OUTPUTS, CalibratorAlone, Graph, Network
+from simplexcal.io._atomic import atomic_write
+from simplexcal.onnx.converter import convert, reason
+from simplexcal.onnx.wrappers import OUTPUTS, CalibratorAlone, Graph, Network
 
 LARGEST = 2**31  # bytes: what a protobuf message, and so one ONNX file, stays below
 NETWORK_REMEDY = "Export the calibrator alone, simplexcal.onnx.export_calibrator, and the network by means of its own."
@@ -154,5 +154,5 @@ def _write(model: Any, path: Path, calibrator: Calibrator, fingerprint: str | No
     facts = {"method": method, "fingerprint": fingerprint, "torch": str(torch.__version__)}
     onnx.helper.set_model_props(model, {name: fact for name, fact in facts.items() if fact is not None})
     onnx.checker.check_model(model, full_check=True)
-    write_whole(path, model.SerializeToString(deterministic=True))
+    atomic_write(path, model.SerializeToString(deterministic=True))
     return Exported(method, [x.name for x in model.graph.input], [x.name for x in model.graph.output])

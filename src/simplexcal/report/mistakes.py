@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from simplexcal.records import Prediction
+from simplexcal.types import Prediction
 
 N_MISTAKES = 12
 THUMBNAIL = 112  # pixels, twice of what a phone shows

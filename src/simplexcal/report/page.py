@@ -12,14 +12,14 @@ from typing import Any
 from torch import Generator, Tensor
 
 import simplexcal
-from simplexcal.evaluate import Evaluation, evaluate
-from simplexcal.io import write_whole
-from simplexcal.metrics._inputs import check_classified
-from simplexcal.records import Prediction, check_probs
-from simplexcal.report import rows
+from simplexcal._validation import check_classified, check_probs
+from simplexcal.evaluation import Evaluation, evaluate
+from simplexcal.io._atomic import atomic_write
+from simplexcal.report import chart_data
 from simplexcal.report.mistakes import Images, check_images, most_confident_mistakes
-from simplexcal.report.scores import meaning, method_title, score_table
+from simplexcal.report.table import meaning, method_title, score_table
 from simplexcal.report.verdict import Verdict, count, judge, nll_change, percent
+from simplexcal.types import Prediction
 
 START = 0.9  # where the threshold stands at first
 
@@ -62,13 +62,13 @@ def write_report(
         "summary": _summary(evaluations, focus),
         "table": score_table(evaluations),
         "mistakes": most_confident_mistakes(predictions[focus], labels, predictions.get("none"), names, images),
-        "n_steps": rows.N_STEPS,
-        "start": round(START * rows.N_STEPS),
+        "n_steps": chart_data.N_STEPS,
+        "start": round(START * chart_data.N_STEPS),
         "n_wrong": int((predictions[focus].label != labels).sum()),
         "version": simplexcal.__version__,
         **_charts(predictions, labels, names, focus, n_bins, generator or Generator().manual_seed(0)),
     }
-    write_whole(Path(path), _render(context).encode())
+    atomic_write(Path(path), _render(context).encode())
     return Path(path)
 
 
@@ -143,30 +143,30 @@ def _summary(evaluations: Evaluations, focus: str) -> list[Context]:
 def _charts(
     predictions: Predictions, labels: Tensor, names: list[str], focus: str, n_bins: int, generator: Generator
 ) -> Context:
-    from simplexcal.report import charts
+    from simplexcal.report import chart_specs
 
     correct = {name: p.label == labels for name, p in predictions.items()}
-    bins = {name: rows.bin_rows(name, p, correct[name], n_bins) for name, p in predictions.items()}
-    curves = {name: rows.curve_rows(name, p, correct[name]) for name, p in predictions.items()}
+    bins = {name: chart_data.bin_rows(name, p, correct[name], n_bins) for name, p in predictions.items()}
+    curves = {name: chart_data.curve_rows(name, p, correct[name]) for name, p in predictions.items()}
     methods = {
         name: {
             "title": method_title(name),
-            "levels": rows.levels(p, correct[name]),
-            "reliability": rows.describe_bins(bins[name], method_title(name)),
-            "histogram": rows.describe_counts(bins[name], method_title(name)),
-            "curve": rows.describe_curve(curves[name], method_title(name)),
+            "levels": chart_data.levels(p, correct[name]),
+            "reliability": chart_data.describe_bins(bins[name], method_title(name)),
+            "histogram": chart_data.describe_counts(bins[name], method_title(name)),
+            "curve": chart_data.describe_curve(curves[name], method_title(name)),
         }
         for name, p in predictions.items()
     }
     source, points = _points(predictions, labels, names, focus, generator)
     tables = {"bins": list(chain(*bins.values())), "curves": list(chain(*curves.values())), "points": points}
     specs = {
-        "reliability": charts.reliability_spec(focus),
-        "histogram": charts.histogram_spec(focus),
-        "curve": charts.curve_spec(focus, max(row["risk"] for row in tables["curves"])),
-        **({"scatter": charts.scatter_spec()} if points else {}),
+        "reliability": chart_specs.reliability_spec(focus),
+        "histogram": chart_specs.histogram_spec(focus),
+        "curve": chart_specs.curve_spec(focus, max(row["risk"] for row in tables["curves"])),
+        **({"scatter": chart_specs.scatter_spec()} if points else {}),
     }
-    scatter = {"method": source, "n": len(points), "alt": rows.describe_points(points, method_title(source))}
+    scatter = {"method": source, "n": len(points), "alt": chart_data.describe_points(points, method_title(source))}
     return {
         "data": {"specs": specs, "tables": tables, "methods": methods, "n": len(labels)},
         "scatter": scatter if points else None,
@@ -175,10 +175,10 @@ def _charts(
 
 def _points(
     predictions: Predictions, labels: Tensor, names: list[str], focus: str, generator: Generator
-) -> tuple[str, rows.Rows]:
+) -> tuple[str, chart_data.Rows]:
     """Return the method whose uncertainties are drawn, in focus or else the last that has some, and its points."""
     for name in (focus, *reversed(predictions)):
-        points = rows.point_rows(predictions[name], labels, names, generator)
+        points = chart_data.point_rows(predictions[name], labels, names, generator)
         if points:
             return name, points
     return focus, []

@@ -6,8 +6,8 @@ from typing import Literal
 
 from torch import Tensor
 
-from simplexcal.evaluate import Evaluation
-from simplexcal.records import Prediction
+from simplexcal.evaluation import Evaluation
+from simplexcal.types import Prediction
 
 SPACE = "\u202f"  # narrow and unbreakable: it keeps a number and its sign on one line
 WEAK = 0.03  # where chance alone shows an ECE above this, a test that is passed proves little

@@ -5,5 +5,5 @@ try:
 except ImportError as error:
     raise ImportError('Scoring needs pyarrow, which is not installed. Run pip install "simplexcal[cli]".') from error
 
-from simplexcal.scoring.run import Summary as Summary
-from simplexcal.scoring.run import score as score
+from simplexcal.scoring.score import Summary as Summary
+from simplexcal.scoring.score import score as score

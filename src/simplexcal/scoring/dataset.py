@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from simplexcal.tables.columns import parsing, shown
+from simplexcal.io._columns import parsing, shown
 
 REMEDY = "It was cut short, damaged, or is of another kind: write it again."
 STREAMING: Any = {  # or what was read would stay in memory: the whole file in the end

@@ -11,13 +11,13 @@ import torch
 
 import simplexcal
 from simplexcal.calibrators import Calibrator
-from simplexcal.records import Outputs, Prediction
+from simplexcal.io._arrow import STEMS
+from simplexcal.io._columns import shown
+from simplexcal.io._parquet_fields import Field, find_field, numbered_columns, settle, values
+from simplexcal.network_spec import NETWORK_ERRORS, Network, blaming_the_inputs
 from simplexcal.scoring.dataset import Dataset
-from simplexcal.scoring.fields import Field, find_field, numbered_columns, settle, values
-from simplexcal.scoring.scorer import ROW_NUMBER, UNCERTAINTIES, Job, Scorer, digest_of, load_checked
-from simplexcal.sources import NETWORK_ERRORS, Network, blaming_the_inputs
-from simplexcal.tables.columns import shown
-from simplexcal.tables.rows import STEMS
+from simplexcal.scoring.worker import ROW_NUMBER, UNCERTAINTIES, Job, Scorer, digest_of, load_checked
+from simplexcal.types import Outputs, Prediction
 
 MOST, OF_A_NETWORK = 8192, 256  # rows in a batch at most
 AT_ONCE = 2**21  # values in a batch at most

@@ -1,0 +1,15 @@
+"""The network without calibration."""
+
+from simplexcal.calibrators.base import Calibrator, Task
+from simplexcal.types import Outputs, Prediction
+
+
+class Uncalibrated(Calibrator):
+    """softmax(z): what the network says by itself, for comparison."""
+
+    def _build(self, n_classes: int, n_features: int | None) -> None: ...
+
+    def _fit(self, task: Task) -> None: ...
+
+    def _predict(self, outputs: Outputs) -> Prediction:
+        return Prediction(outputs.logits.softmax(-1), outputs.label)

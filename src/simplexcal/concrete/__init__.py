@@ -1,0 +1,4 @@
+"""The Concrete distribution with exact moments."""
+
+from simplexcal.concrete.distribution import Concrete as Concrete
+from simplexcal.concrete.distribution import Moments as Moments

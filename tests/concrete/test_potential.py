@@ -1,0 +1,91 @@
+import numpy as np
+import pytest
+import torch
+from numpy.polynomial.chebyshev import chebvander
+
+from simplexcal import _chunking
+from simplexcal.concrete import _potential
+
+GAMMA = float(np.euler_gamma)
+
+
+def test_chebyshev_polynomials_equal_numpys() -> None:
+    x = torch.linspace(-1, 1, 101, dtype=torch.float64)
+    np.testing.assert_allclose(_potential._chebyshev(x, 48).numpy(), chebvander(x.numpy(), 47), atol=1e-12)
+
+
+@pytest.mark.parametrize("temperature", [1e-30, 1e-3, 0.5, 1.0, 2.0, 1e3, 1e30])
+def test_ratio_and_scale_rebuild_the_temperature(temperature: float) -> None:
+    t = torch.tensor(temperature, requires_grad=True)
+    ratio = _potential.ratio(t)
+    assert ratio.item() == pytest.approx(min(temperature, 1 / temperature), rel=1e-6)
+    (slope,) = torch.autograd.grad(ratio, t)
+    assert slope.isfinite()
+
+
+def test_without_a_second_gumbel_the_potential_is_logsumexp(generator: torch.Generator) -> None:
+    logits = 3 * torch.randn(20, 7, dtype=torch.float64, generator=generator)
+    value = _potential.potential(logits, torch.full((20,), 1e-12, dtype=torch.float64)).value
+    torch.testing.assert_close(value, logits.logsumexp(-1) - logits.amax(-1) + GAMMA, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_mean_and_the_slope_are_the_gradient_of_the_potential(
+    dtype: torch.dtype, generator: torch.Generator
+) -> None:
+    logits = (2 * torch.randn(5, 6, dtype=dtype, generator=generator)).requires_grad_()
+    temperature = torch.tensor([0.05, 0.3, 0.6, 0.9, 0.99], dtype=dtype, requires_grad=True)
+    value, mean, slope = _potential.potential(logits, temperature)
+    d_logits, d_temperature = torch.autograd.grad(value.sum(), (logits, temperature))
+    atol = {torch.float32: 2e-5, torch.float64: 1e-10}[dtype]
+    # max_i a_i is held at 0, so the gradient of the value is that of m minus one at the largest logit
+    top = torch.nn.functional.one_hot(logits.argmax(-1), 6)
+    torch.testing.assert_close(d_logits + top, mean, rtol=0, atol=atol)
+    torch.testing.assert_close(d_temperature, slope, rtol=0, atol=atol)
+
+
+def test_chunks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch, generator: torch.Generator) -> None:
+    logits = torch.randn(50, 9, generator=generator)
+    temperature = 3 * torch.rand(50, generator=generator) + 0.1
+    whole = _potential.potential(logits, temperature)
+    monkeypatch.setitem(_chunking.CHUNK, "cpu", 3000)
+    calls = []
+
+    def counted(g: torch.Tensor, t: torch.Tensor) -> _potential.Potential:
+        calls.append(len(g))
+        return _potential.potential(g, t)
+
+    parts = _potential.in_chunks(counted, logits, temperature)
+    assert len(calls) > 10
+    for a, b in zip(whole, parts, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=2e-7)
+
+
+def test_no_autocast_reaches_the_matrices(generator: torch.Generator) -> None:
+    logits = torch.randn(50, 9, generator=generator)
+    temperature = 3 * torch.rand(50, generator=generator) + 0.1
+    plain = _potential.mean(logits, temperature)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(_potential.mean(logits, temperature), plain)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch's own use of it
+def test_derivatives_in_forward_mode_equal_those_in_backward_mode_where_logits_tie() -> None:
+    logits, temperature = torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64), torch.ones(2).double()
+
+    def mean(rows: torch.Tensor) -> torch.Tensor:
+        return _potential.mean(rows, temperature)
+
+    forward, backward = torch.func.jacfwd(mean)(logits), torch.func.jacrev(mean)(logits)
+    torch.testing.assert_close(forward, backward, rtol=0, atol=1e-13)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch's own use of it
+def test_second_derivatives_may_be_forward_over_backward(generator: torch.Generator) -> None:
+    logits, temperature = torch.randn(1, 4, generator=generator, dtype=torch.float64), torch.ones(1).double()
+
+    def first(rows: torch.Tensor) -> torch.Tensor:
+        return _potential.mean(rows, temperature)[0, 0]
+
+    twice_backward = torch.func.jacrev(torch.func.jacrev(first))(logits)
+    torch.testing.assert_close(torch.func.hessian(first)(logits), twice_backward, rtol=0, atol=1e-13)

@@ -1,0 +1,480 @@
+"""onnxruntime against torch, for every method; and what an export must leave alone, refuse and say."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from helpers.methods import METHODS, state
+from numpy.polynomial.chebyshev import chebpts1
+from torch import Generator, Tensor, nn
+
+import simplexcal
+from simplexcal._validation import NotFittedError
+from simplexcal.backbone import Backbone
+from simplexcal.calibrators import (
+    Calibrator,
+    DirichletTemperatureScaling,
+    SimplexTemperatureScaling,
+    TemperatureScaling,
+    Uncalibrated,
+    _likelihood_head,
+)
+from simplexcal.concrete import Concrete
+from simplexcal.concrete._gumbel_sum import LAST_RATIO
+from simplexcal.concrete._kernel import RESOLUTIONS
+from simplexcal.demo.lenet5 import normalise
+from simplexcal.demo.run import Data, prepare
+from simplexcal.io import save_calibrator
+from simplexcal.mixup import FeatureMixup
+from simplexcal.model import CalibratedModel
+from simplexcal.onnx import export, export_calibrator, export_model
+from simplexcal.onnx.concrete import ExportableConcrete
+from simplexcal.types import Outputs, Prediction
+
+ALL = METHODS | {
+    "dirichlet": lambda: DirichletTemperatureScaling(n_steps=20, widths=(8,), batch_size=10),
+    "sts, the branch alone": lambda: SimplexTemperatureScaling(n_steps=20, pool_size=200, widths=(8,), head=False),
+}
+FEATURES = 12
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quick_heads() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_likelihood_head, "N_STEPS", 20)
+        yield
+
+
+def seeded(seed: int = 0) -> Generator:
+    return Generator().manual_seed(seed)
+
+
+def run(path: Path, **inputs: Tensor) -> dict[str, Tensor]:
+    session = onnxruntime.InferenceSession(path)
+    names = [output.name for output in session.get_outputs()]
+    results = session.run(names, {name: x.numpy() for name, x in inputs.items()})
+    return {name: torch.from_numpy(np.asarray(x)) for name, x in zip(names, results, strict=True)}
+
+
+def assert_same(got: dict[str, Tensor], expected: Prediction, atol: float = 1e-5) -> None:
+    assert torch.equal(got["label"], expected.label)
+    for name in ("probs", "confidence", "aleatoric"):
+        if name in got:
+            torch.testing.assert_close(got[name], getattr(expected, name), rtol=0, atol=atol)
+    if "epistemic" in got:
+        torch.testing.assert_close(got["epistemic"], expected.epistemic, rtol=atol, atol=atol)
+    assert ("epistemic" in got) == ("aleatoric" in got) == (expected.epistemic is not None)
+
+
+# --- network and calibrator in one graph ------------------------------------------------------------------------------
+
+
+class Case(NamedTuple):
+    method: str
+    model: CalibratedModel
+    path: Path
+    states: tuple[Any, Any]  # of network and calibrator before the export
+
+
+@pytest.fixture(scope="module")
+def data() -> Data:
+    return prepare()
+
+
+@pytest.fixture(scope="module")
+def images(data: Data) -> Tensor:
+    return normalise(data.test_images[:1000])
+
+
+@pytest.fixture(scope="module", params=ALL)
+def case(request: pytest.FixtureRequest, data: Data, images: Tensor, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    mixup = FeatureMixup(data.backbone.head, data.fit, data.fit_labels)
+    rows = slice(0, 1500)
+    calibrator = ALL[request.param]().fit(data.fit[rows], data.fit_labels[rows], mixup=mixup, generator=seeded())
+    data.backbone.net.train()
+    states = (state(data.backbone.net), state(calibrator))
+    path = tmp_path_factory.mktemp("graph") / "net.onnx"
+    model = CalibratedModel(data.backbone, calibrator)
+    model.to_onnx(path, images[:1])  # one row, which torch would take for a constant
+    return Case(request.param, model, path, states)
+
+
+def test_onnxruntime_says_what_torch_says_of_1000_images(case: Case, images: Tensor) -> None:
+    expected = case.model.predict(images, batch_size=1000)
+    assert_same(run(case.path, inputs=images), expected)
+    for batch in (images[:257], images[999:]):
+        assert_same(run(case.path, inputs=batch), case.model.predict(batch))
+
+
+def test_an_export_leaves_network_and_calibrator_as_they_were(case: Case) -> None:
+    assert (state(case.model.backbone.net), state(case.model.calibrator)) == case.states
+
+
+def test_the_file_is_valid_whole_and_says_what_it_is(case: Case) -> None:
+    assert [path.name for path in case.path.parent.iterdir()] == ["net.onnx"]
+    model = onnx.load(case.path, load_external_data=False)
+    onnx.checker.check_model(model, full_check=True)
+    assert (model.producer_name, model.producer_version) == ("simplexcal", simplexcal.__version__)
+    facts = {entry.key: entry.value for entry in model.metadata_props}
+    assert facts["method"] == case.method.partition(",")[0]
+    assert facts["fingerprint"] == case.model.backbone.fingerprint()
+    shape = model.graph.input[0].type.tensor_type.shape.dim
+    assert [dim.dim_param or dim.dim_value for dim in shape] == ["batch", 1, 28, 28]
+    assert [x.name for x in model.graph.output] == list(run(case.path, inputs=torch.zeros(1, 1, 28, 28)))
+    assert str(Path(simplexcal.__file__).parent).encode() not in case.path.read_bytes()
+
+
+def test_onnxruntime_has_nothing_to_say_about_the_file(case: Case, capfd: pytest.CaptureFixture[str]) -> None:
+    run(case.path, inputs=torch.zeros(3, 1, 28, 28))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_names_are_in_the_promised_order(case: Case) -> None:
+    names = ["label", "probs", "confidence", "aleatoric", "epistemic"]
+    found = list(run(case.path, inputs=torch.zeros(2, 1, 28, 28)))
+    assert found == names[: 5 if case.method.startswith("sts") else 3]
+
+
+# --- the calibrator alone ---------------------------------------------------------------------------------------------
+
+
+def fitted(method: str, k: int, dtype: torch.dtype = torch.float32) -> Calibrator:
+    n = max(3 * k, 300)
+    head = nn.Linear(FEATURES, k, dtype=dtype).requires_grad_(False)
+    head.weight.copy_(torch.randn(k, FEATURES, generator=seeded(1)))
+    head.bias.zero_()
+    features = torch.randn(n, FEATURES, generator=seeded(2), dtype=dtype)
+    outputs, labels = Outputs(head(features), features), torch.arange(n) % k
+    likely = outputs.label.where(torch.rand(n, generator=seeded(3)) < 0.6, labels)
+    likely[:k] = torch.arange(k)  # every class is there
+    calibrator = ALL[method]().fit(outputs, likely, mixup=FeatureMixup(head, outputs, likely), generator=seeded())
+    if (own := getattr(calibrator, "likelihood_head", None)) is not None:
+        own.trust.fill_(0.5)  # after a few steps it would be 0
+    return calibrator
+
+
+def rows(k: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """257 rows: ordinary ones, and the extremes."""
+    logits = 3 * torch.randn(257, k, generator=seeded(4), dtype=dtype)
+    logits[:5] = 0.0
+    logits[5:10, :2] = 30.0  # a tie at the top
+    logits[10:15] = torch.where(torch.rand(5, k, generator=seeded(5)) < 0.5, 1e4, -1e4).to(dtype)
+    logits[15:20] *= 1e4
+    logits[20:25] = 100 * torch.nn.functional.one_hot(torch.arange(5) % k, k).to(dtype)  # saturated
+    logits[25:30] = -1e4
+    step = torch.tensor(torch.inf, dtype=dtype)
+    logits[30:35, -1] = logits[30:35].amax(-1).nextafter(step)  # ahead by one rounding step, which no softmax sees
+    return logits, torch.randn(257, FEATURES, generator=seeded(6), dtype=dtype)
+
+
+def check_alone(calibrator: Calibrator, path: Path, k: int, dtype: torch.dtype, atol: float) -> None:
+    written = export_calibrator(calibrator, path, dtype=dtype)
+    logits, features = rows(k, dtype)
+    given = {"logits": logits, "features": features}
+    for part in (slice(None), slice(7, 8), slice(100, 101)):
+        got = run(path, **{name: given[name][part] for name in written.inputs})
+        assert got["probs"].dtype == dtype
+        assert_same(got, calibrator(Outputs(logits[part], features[part])), atol)
+    assert ("features" in written.inputs) == (calibrator_uses_features(written.method))
+
+
+def calibrator_uses_features(method: str) -> bool:
+    return method in ("adats", "dirichlet", "sts")
+
+
+@pytest.mark.parametrize("method", ALL)
+@pytest.mark.parametrize("k", [2, 10, 1000])
+def test_a_calibrator_alone_takes_logits_however_extreme(method: str, k: int, tmp_path: Path) -> None:
+    check_alone(fitted(method, k), tmp_path / "file.onnx", k, torch.float32, 1e-5)
+
+
+@pytest.mark.parametrize("method", ["ts", "adats", "sts"])
+def test_float64_logits_keep_their_digits(method: str, tmp_path: Path) -> None:
+    check_alone(fitted(method, 10), tmp_path / "file.onnx", 10, torch.float64, 1e-6)  # T itself is a float32
+
+
+def test_without_mixes_the_head_answers_and_no_features_are_asked_for(tmp_path: Path) -> None:
+    logits, features = rows(10, torch.float32)
+    outputs = Outputs(logits[35:], features[35:])
+    labels = outputs.label.where(torch.arange(len(outputs)) % 3 > 0, torch.arange(len(outputs)) % 10)
+    calibrator = METHODS["sts"]().fit(outputs, labels, generator=seeded())
+    written = export_calibrator(calibrator, tmp_path / "file.onnx")
+    assert written.inputs == ["logits"]
+    assert_same(run(tmp_path / "file.onnx", logits=logits), calibrator(Outputs(logits, features)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_largest_logit_keeps_the_strictly_largest_probability(dtype: torch.dtype, tmp_path: Path) -> None:
+    calibrator = fitted("sts, the branch alone", 10)
+    export_calibrator(calibrator, tmp_path / "file.onnx", dtype=dtype)
+    logits = torch.randn(500, 10, generator=seeded(), dtype=dtype)
+    top = logits.argmax(-1, keepdim=True)
+    next_to = (top + 1) % 10
+    logits.scatter_(1, next_to, logits.gather(1, top).nextafter(torch.tensor(-torch.inf, dtype=dtype)))
+    features = torch.randn(500, FEATURES, generator=seeded(), dtype=dtype)
+    probs = run(tmp_path / "file.onnx", logits=logits, features=features)["probs"]
+    assert (probs.gather(1, top) > probs.gather(1, next_to)).all()
+
+
+def test_the_same_calibrator_gives_the_same_bytes(tmp_path: Path) -> None:
+    calibrator = fitted("ts", 3)
+    for name in "ab":
+        export_calibrator(calibrator, tmp_path / name, fingerprint="f")
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert [e.value for e in onnx.load(tmp_path / "a").metadata_props if e.key == "fingerprint"] == ["f"]
+
+
+# --- the moments ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("dtype", "atol"), [(torch.float32, 1e-6), (torch.float64, 1e-11)])
+@pytest.mark.parametrize("k", [2, 10, 1000])
+def test_the_exportable_moments_are_those_of_concrete(k: int, dtype: torch.dtype, atol: float) -> None:
+    logits = rows(k, dtype)[0]
+    temperature = (4 * torch.randn(257, generator=seeded(), dtype=dtype)).exp().clamp(1e-6, 1e6)
+    points = torch.from_numpy((chebpts1(RESOLUTIONS[dtype].terms) + 1) * (LAST_RATIO / 2)).to(dtype)
+    points = points[points <= 1]
+    temperature[: len(points)], temperature[len(points)] = points, 1.0
+    got, expected = ExportableConcrete(k, dtype)(logits, temperature), Concrete(logits, temperature).moments()
+    torch.testing.assert_close(got.mean, expected.mean, rtol=0, atol=atol)
+    torch.testing.assert_close(got.expected_entropy, expected.expected_entropy, rtol=atol, atol=atol)
+    torch.testing.assert_close(got.entropy, expected.entropy, rtol=atol, atol=atol)
+
+
+# --- other networks ---------------------------------------------------------------------------------------------------
+
+
+def model_of(net: nn.Module, method: str, *inputs: Any) -> CalibratedModel:
+    """Return a calibrated model; ``inputs`` are one tensor, or the parts of a tuple."""
+    x = inputs[0] if len(inputs) == 1 else inputs
+    backbone = Backbone(net)
+    outputs = backbone(x)
+    n, k = outputs.logits.shape
+    labels = outputs.label.where(torch.arange(n) % 2 == 0, torch.arange(n) // 2 % k)  # half of them are right
+    mixup = FeatureMixup(backbone.head, outputs, labels)
+    return CalibratedModel(backbone, METHODS[method]().fit(outputs, labels, mixup=mixup, generator=seeded()))
+
+
+class Two(nn.Module):
+    """Takes two inputs, and will not be told its mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.head = nn.Linear(5, 6), nn.Linear(6, 3)
+
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        logits: Tensor = self.head(torch.relu(self.inner(left)) * right)
+        return logits
+
+    def train(self, mode: bool = True) -> "Two":
+        raise RuntimeError("merges the weights")
+
+
+def test_several_inputs_keep_their_names_or_get_numbers(tmp_path: Path) -> None:
+    net, path = Two(), tmp_path / "net.onnx"
+    left, right = torch.randn(40, 5, generator=seeded()), torch.randn(40, 6, generator=seeded())
+    model = model_of(net, "dirichlet", left, right)
+    model.to_onnx(path, {"left": left, "right": right.numpy()})
+    assert_same(run(path, left=left[:7], right=right[:7]), model.predict((left[:7], right[:7])))
+    model.to_onnx(path, (left, right))
+    assert_same(run(path, input_0=left[:1], input_1=right[:1]), model.predict((left[:1], right[:1])))
+    with pytest.raises(ValueError, match=r"must have the same number of rows in every part; got \[1, 40\]"):
+        model.to_onnx(path, (left, right[:1]))
+
+
+def test_an_input_that_is_no_tensor_is_refused(tmp_path: Path) -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(5, 3)
+
+        def forward(self, x: Tensor, times: int) -> Tensor:
+            logits: Tensor = self.head(times * x)
+            return logits
+
+    x = torch.randn(40, 5, generator=seeded())
+    model = model_of(Scaled(), "none", x, 2)
+    with pytest.raises(TypeError, match=r"tuple of tensors, .*; got a int as 'input_1'. Wrap the network"):
+        model.to_onnx(tmp_path / "net.onnx", (x, 2))
+
+
+class LastToken(nn.Module):
+    """Applies its head to all tokens and picks one, as decoders do, and returns log-probabilities."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(torch.tanh(self.body(x)))
+        return logits[:, -2].log_softmax(-1)
+
+
+def test_of_all_tokens_the_features_of_the_picked_one_are_taken(tmp_path: Path) -> None:
+    x = torch.randn(60, 5, 4, generator=seeded())
+    model = model_of(LastToken(), "sts", x)
+    model.to_onnx(tmp_path / "net.onnx", x, dynamic=(0, 1))
+    for part in (x, x[:1], torch.randn(3, 9, 4, generator=seeded(1))):
+        assert_same(run(tmp_path / "net.onnx", inputs=part), model.predict(part))
+
+
+def test_a_small_number_that_saves_a_division_is_kept(tmp_path: Path) -> None:
+    class Normalised(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            logits: Tensor = self.head(x / (x.norm(dim=-1, keepdim=True) + 1e-9))
+            return logits
+
+    x = torch.randn(60, 4, generator=seeded())
+    x[0] = 0
+    model = model_of(Normalised(), "ts", x)
+    model.to_onnx(tmp_path / "net.onnx", x)
+    got = run(tmp_path / "net.onnx", inputs=x)
+    assert got["probs"].isfinite().all()
+    assert_same(got, model.predict(x))
+
+
+def test_a_hugging_face_classifier_takes_texts_of_any_length(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"dim": 8, "hidden_dim": 16, "n_heads": 2, "n_layers": 1, "vocab_size": 30, "max_position_embeddings": 20}
+    torch.manual_seed(0)
+    net = transformers.DistilBertForSequenceClassification(transformers.DistilBertConfig(**sizes, num_labels=4))
+    net.classifier.weight.data *= 50
+
+    def texts(n: int, length: int) -> dict[str, Tensor]:
+        mask = (torch.arange(length) < torch.randint(2, length + 1, (n, 1))).long()
+        return {"input_ids": torch.randint(30, (n, length)), "attention_mask": mask}
+
+    model, before = model_of(net, "sts", texts(60, 7)), state(net)
+    model.to_onnx(tmp_path / "net.onnx", texts(2, 7), dynamic=(0, 1))
+    assert state(net) == before
+    for batch in (texts(1, 7), texts(9, 12)):
+        assert_same(run(tmp_path / "net.onnx", **batch), model.predict(batch))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("method", ["ts", "adats", "sts"])
+def test_a_network_on_a_gpu_is_exported_from_there(method: str, tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+    x = torch.randn(60, 4, generator=seeded())
+    model = model_of(net, method, x).cuda()
+    model.to_onnx(tmp_path / "net.onnx", x)
+    assert {p.device.type for p in net.parameters()} == {"cuda"}
+    assert_same(run(tmp_path / "net.onnx", inputs=x), model.cpu().predict(x))
+
+
+# --- what cannot be exported ------------------------------------------------------------------------------------------
+
+
+class Chunked(Uncalibrated):
+    def _predict(self, outputs: Outputs) -> Prediction:
+        return Prediction(torch.cat([z.softmax(-1) for z in outputs.logits.split(64)]), outputs.label)
+
+
+class Peeking(Uncalibrated):
+    def _predict(self, outputs: Outputs) -> Prediction:
+        logits = outputs.logits if outputs.logits.sum() > 0 else 2 * outputs.logits
+        return Prediction(logits.softmax(-1), outputs.label)
+
+
+class Own(SimplexTemperatureScaling):
+    def _predict(self, outputs: Outputs) -> Prediction:
+        return Prediction(outputs.logits.softmax(-1) + 0 * self._likely(outputs).mean, outputs.label)
+
+
+@pytest.mark.parametrize("kind", [Chunked, Peeking, Own])
+def test_a_method_that_cannot_be_exported_says_so(kind: Callable[[], Calibrator], tmp_path: Path) -> None:
+    outputs = Outputs(torch.randn(100, 4, generator=seeded()))
+    labels = outputs.label.where(torch.arange(100) % 2 == 0, torch.arange(100) // 2 % 4)
+    calibrator = kind().fit(outputs, labels, generator=seeded())
+    (tmp_path / "file.onnx").write_text("what was there before")
+    with pytest.raises(ValueError, match=rf"^This {type(calibrator).__name__} cannot be exported: [^\n]+ Its predict"):
+        export_calibrator(calibrator, tmp_path / "file.onnx")
+    assert [p.read_text() for p in tmp_path.iterdir()] == ["what was there before"]
+
+
+def test_a_method_of_ones_own_is_exported_if_it_can_be(tmp_path: Path) -> None:
+    class Halved(Uncalibrated):
+        def _predict(self, outputs: Outputs) -> Prediction:
+            return Prediction((outputs.logits / 2).softmax(-1), outputs.label)
+
+    logits = torch.randn(100, 4, generator=seeded())
+    calibrator = Halved().fit(Outputs(logits), torch.arange(100) % 4)
+    assert export_calibrator(calibrator, tmp_path / "file.onnx").method == "Halved"
+    assert_same(run(tmp_path / "file.onnx", logits=logits), calibrator(Outputs(logits)))
+
+
+class Paired(nn.Module):
+    """Sees inputs two by two, so it has no free batch size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head((x.reshape(2, -1, 4) - x.reshape(2, -1, 4).mean(1, keepdim=True)).reshape(-1, 4))
+        return logits
+
+
+def test_a_network_that_cannot_be_exported_says_so_and_stays_as_it_was(tmp_path: Path) -> None:
+    x = torch.randn(40, 4, generator=seeded())
+    model = model_of(Paired().train(), "ts", x)
+    before = state(model.backbone.net)
+    with pytest.raises(ValueError, match=r"^This Paired with TemperatureScaling cannot be exported: [^\n]+ Export the"):
+        model.to_onnx(tmp_path / "net.onnx", x)
+    assert state(model.backbone.net) == before
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("package", ["onnx", "onnxscript"])
+def test_a_missing_package_is_named_with_the_command(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=rf'^Exporting needs {package}, .* Run pip install "simplexcal\[onnx\]".$'):
+        export_calibrator(TemperatureScaling(), "file.onnx")
+
+
+def test_what_is_missing_is_said_before_anything_is_computed(tmp_path: Path, data: Data) -> None:
+    with pytest.raises(NotFittedError, match="This TemperatureScaling is not fitted yet"):
+        export_model(data.backbone, TemperatureScaling(), tmp_path / "net.onnx", None)
+    with pytest.raises(FileNotFoundError, match=r"is to be written to a folder that does not exist. Make it first."):
+        export_calibrator(fitted("ts", 3), tmp_path / "nowhere" / "file.onnx")
+
+
+def test_a_calibrator_takes_no_half_precision(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"`dtype` must be torch.float32 or torch.float64; got torch.float16."):
+        export_calibrator(fitted("sts", 3), tmp_path / "file.onnx", dtype=torch.float16)
+
+
+def test_inference_mode_does_no_harm(tmp_path: Path) -> None:
+    calibrator = fitted("ts", 3)
+    with torch.inference_mode():
+        export_calibrator(calibrator, tmp_path / "file.onnx")
+    logits = torch.randn(5, 3, generator=seeded())
+    assert_same(run(tmp_path / "file.onnx", logits=logits), calibrator(Outputs(logits)))
+
+
+def test_weights_too_large_for_one_file_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export, "LARGEST", 100)
+    with pytest.raises(ValueError, match=r"An ONNX file holds less than 2 GiB; these weights take .* alone"):
+        export_calibrator(fitted("dirichlet", 3), tmp_path / "file.onnx")
+
+
+def test_an_export_is_silent(tmp_path: Path) -> None:
+    path = tmp_path / "ets.safetensors"
+    save_calibrator(fitted("ets", 3), path)
+    code = (
+        "from simplexcal.io import load_calibrator; from simplexcal.onnx import export_calibrator;"
+        f"export_calibrator(load_calibrator({str(path)!r})[0], {str(tmp_path / 'ets.onnx')!r})"
+    )  # in a process of its own, since torch says some things only once
+    done = subprocess.run([sys.executable, "-W", "default", "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -1,0 +1,723 @@
+"""The report: its words by hand-made predictions, its file by parsing it, its page in a real browser."""
+
+import base64
+import io
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import browser
+from PIL import Image
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, Page, Request
+from torch import Generator, Tensor
+
+from simplexcal.evaluation import evaluate
+from simplexcal.report import chart_data, write_report
+from simplexcal.report.mistakes import most_confident_mistakes
+from simplexcal.report.table import score_table
+from simplexcal.report.verdict import Verdict, count, judge, nll_change, percent
+from simplexcal.types import Prediction
+
+CHARTS = ("reliability", "histogram", "curve", "scatter")
+NASTY = "</script><script>window.broken = 1</script><img src=x onerror='window.broken = 1'>"
+
+
+def said(groups: list[tuple[float, int, int]], n_classes: int = 3) -> tuple[Prediction, Tensor]:
+    """Return a prediction and labels from groups (confidence, inputs, right ones); classes 0 and 1 are said in turn."""
+    confidence = torch.cat([torch.full((n,), c) for c, n, _ in groups])
+    correct = torch.cat([torch.arange(n) < right for _, n, right in groups])
+    label = torch.arange(len(confidence)) % 2
+    probs = ((1 - confidence) / (n_classes - 1)).unsqueeze(1).repeat(1, n_classes)
+    probs[torch.arange(len(label)), label] = confidence
+    return Prediction(probs, label), torch.where(correct, label, n_classes - 1)
+
+
+def verdict(after: list[tuple[float, int, int]], before: list[tuple[float, int, int]] | None = None) -> Verdict:
+    """Judge STS, or the network itself where there is nothing before."""
+    prediction, labels = said(after)
+    g = Generator().manual_seed(0)
+    if before is None:
+        return judge(evaluate(prediction, labels, generator=g), None)
+    earlier, same = said(before)
+    assert torch.equal(labels, same)
+    change = nll_change(earlier, prediction, labels)
+    return judge(evaluate(prediction, labels, generator=g), "STS", evaluate(earlier, labels, generator=g), change)
+
+
+def words(v: Verdict) -> str:
+    return " ".join((v.headline, *v.sentences)).replace("\u202f", " ")
+
+
+def network(n: int, seed: int = 0, k: int = 10) -> tuple[dict[str, Prediction], Tensor]:
+    """Return an over-confident network, one of which half is right, one calibrated, and labels."""
+    g = Generator().manual_seed(seed)
+    logits = 3 * torch.randn(n, k, generator=g)
+    labels = logits.softmax(-1).multinomial(1, generator=g).squeeze(1)
+    label, entropy = logits.argmax(-1), torch.distributions.Categorical(logits=logits).entropy()
+    predictions = {
+        "none": Prediction((2 * logits).softmax(-1), label),
+        "ts": Prediction((1.3 * logits).softmax(-1), label),
+        "sts": Prediction(logits.softmax(-1), label, entropy, -40 + 8 * entropy + torch.randn(n, generator=g)),
+    }
+    return predictions, labels
+
+
+# ---- the verdict
+
+
+def test_over_confident_in_words() -> None:
+    v = verdict([(0.97, 2000, 1820)])  # says 97 %, is right 91 %
+    assert v.tone == "bad"
+    assert v.headline == "This network is over-confident."
+    assert "says 97.0 % on average and is right 91.0 % of the time: over-confident by 6.0 points." in words(v)
+    assert "The calibration error (ECE) of 6.00 %" in words(v)
+    assert "more than chance explains" in words(v)
+
+
+def test_under_confident_in_words() -> None:
+    v = verdict([(0.6, 2000, 1600)])
+    assert v.headline == "This network is under-confident."
+    assert "under-confident by 20.0 points." in words(v)
+
+
+def test_wrong_in_places_and_right_on_average() -> None:
+    v = verdict([(0.95, 1000, 800), (0.65, 1000, 800)])  # both means are 0.8, neither group is right about itself
+    assert v.tone == "bad"
+    assert "right about itself on average, but not at each level of confidence" in v.headline
+    assert "over-confident" not in words(v)
+    assert "under-confident" not in words(v)
+
+
+def test_calibrated_alone() -> None:
+    v = verdict([(0.9, 2000, 1800), (0.6, 1000, 600)])
+    assert v.tone == "good"
+    assert v.headline == "This network’s confidence can be taken at its word."
+    assert "no more than a perfectly calibrated model would show by chance with 3 000 inputs" in words(v)
+
+
+def test_a_method_alone_is_named() -> None:
+    prediction, labels = said([(0.9, 2000, 1800)])
+    v = judge(evaluate(prediction, labels), "STS")
+    assert v.headline == "With STS, this network’s confidence can be taken at its word."
+    assert "before" not in words(v).lower()
+
+
+def test_calibration_that_works() -> None:
+    v = verdict([(0.8, 2000, 1600)], before=[(0.95, 2000, 1600)])
+    assert v.tone == "good"
+    assert v.headline == "After STS, this network’s confidence can be taken at its word."
+    assert "Before calibration this network says 95.0 %" in words(v)
+    assert "After STS it says 80.0 % on average and is right 80.0 % of the time." in words(v)
+    assert "NLL falls" in words(v)
+
+
+def test_calibration_that_is_not_needed() -> None:
+    v = verdict([(0.801, 2000, 1600)], before=[(0.8, 2000, 1600)])
+    assert (v.tone, v.headline) == ("good", "This network was well calibrated before, and is after STS.")
+
+
+def test_calibration_that_helps_in_part() -> None:
+    v = verdict([(0.85, 5000, 4000)], before=[(0.99, 5000, 4000)])
+    assert (v.tone, v.headline) == ("mixed", "STS removes most of the calibration error, but not all of it.")
+    assert "over-confident by 5.0 points." in words(v)
+
+
+def test_calibration_that_does_harm() -> None:
+    v = verdict([(0.95, 2000, 1600)], before=[(0.8, 2000, 1600)])
+    assert (v.tone, v.headline) == ("bad", "STS makes this network’s confidence worse.")
+    assert "But the likelihood" in words(v)
+
+
+def test_calibration_that_changes_nothing() -> None:
+    v = verdict([(0.945, 2000, 1600)], before=[(0.95, 2000, 1600)])
+    assert v.tone == "bad"
+    assert v.headline.startswith("STS does not help here")
+
+
+def test_calibration_that_throws_knowledge_away() -> None:
+    """Saying 75 % of everything is calibrated, but the network knew which half is easy."""
+    v = verdict([(0.75, 2000, 1800), (0.75, 2000, 1200)], before=[(0.9, 2000, 1800), (0.6, 2000, 1200)])
+    assert v.tone == "mixed"
+    assert "says less about each input" in v.headline
+    assert "NLL rises" in words(v)
+
+
+def test_few_inputs_cannot_tell() -> None:
+    v = verdict([(0.8, 40, 30)])
+    assert (v.tone, v.headline) == ("unsure", "40 inputs are too few to tell whether the confidence is right.")
+    needed = int(re.search(r"About ([\d ]+) inputs", words(v))[1].replace(" ", ""))  # type: ignore[index]
+    e = evaluate(*said([(0.8, 40, 30)]), generator=Generator().manual_seed(0))
+    assert needed == pytest.approx(40 * (e.ece_floor_95 / 0.02) ** 2, rel=0.1)
+
+
+def test_few_inputs_after_a_visible_error() -> None:
+    v = verdict([(0.75, 60, 45)], before=[(0.999, 60, 45)])
+    assert v.tone == "unsure"
+    assert "no error is left that 60 inputs could show" in words(v)
+
+
+def test_few_inputs_show_a_gross_error() -> None:
+    v = verdict([(0.99, 40, 20)])
+    assert v.headline == "This network is over-confident."
+
+
+def test_points_are_those_of_the_printed_numbers() -> None:
+    v = verdict([(0.96849, 10000, 8966)])  # prints 96.8 and 89.7, whose difference is 7.1; unrounded it is 7.2
+    assert "over-confident by 7.1 points" in words(v)
+
+
+def test_numbers_as_they_are_printed() -> None:
+    assert (percent(0.0712, 2), count(12345)) == ("7.12\u202f%", "12\u202f345")
+
+
+# ---- tables and rows
+
+
+def test_the_best_of_a_column_is_marked_where_methods_differ() -> None:
+    predictions, labels = network(2000)
+    table = {s.name: s for s in score_table({name: evaluate(p, labels) for name, p in predictions.items()})}
+    assert table["sts"].leads >= {"nll", "brier"}
+    assert not table["none"].leads
+    assert table["sts"].within_chance
+    assert not table["none"].within_chance
+    assert all("accuracy" not in score.leads for score in table.values())  # it is the same for all
+
+
+def test_the_smallest_ece_leads_only_where_none_is_within_chance() -> None:
+    off = {"none": evaluate(*said([(0.99, 2000, 1600)])), "ts": evaluate(*said([(0.9, 2000, 1600)]))}
+    assert ["ece" in score.leads for score in score_table(off)] == [False, True]
+    good = off | {"sts": evaluate(*said([(0.8, 2000, 1600)]))}
+    assert ["ece" in score.leads for score in score_table(good)] == [False, False, False]
+
+
+def test_a_method_alone_leads_nothing() -> None:
+    (score,) = score_table({"ts": evaluate(*said([(0.9, 100, 80)]))})
+    assert not score.leads
+
+
+def test_levels_by_hand() -> None:
+    prediction, labels = said([(0.5, 1, 1), (0.7, 2, 1), (0.95, 1, 1)])
+    levels = chart_data.levels(prediction, labels == prediction.label)
+    at = {step / chart_data.N_STEPS: i for i, step in enumerate(range(chart_data.N_STEPS + 1))}
+    assert [levels["kept"][at[t]] for t in (0.0, 0.6, 0.9, 1.0)] == [4, 3, 1, 0]
+    assert levels["right"][at[0.6]] == pytest.approx(2 / 3, abs=1e-6)
+    assert levels["says"][at[0.6]] == pytest.approx((0.7 + 0.7 + 0.95) / 3, abs=1e-6)
+    assert (levels["says"][at[1.0]], levels["right"][at[1.0]]) == (None, None)
+
+
+def test_bins_say_too_much_too_little_or_neither() -> None:
+    prediction, labels = said([(0.95, 100, 50), (0.75, 100, 75), (0.45, 100, 90)])
+    found = chart_data.bin_rows("ts", prediction, labels == prediction.label, 10)
+    assert [row["state"] for row in found] == ["says too little", "as right as it says", "says too much"]
+    assert [row["count"] for row in found] == [100, 100, 100]
+
+
+def test_curve_ends_at_the_error_rate_of_all() -> None:
+    prediction, labels = said([(0.9, 700, 650), (0.6, 300, 150)])
+    curve = chart_data.curve_rows("ts", prediction, labels == prediction.label)
+    assert len(curve) == chart_data.N_CURVE
+    assert curve[-1] == {"method": "ts", "coverage": 1.0, "risk": 0.2}
+    assert "20.0" in chart_data.describe_curve(curve, "TS")
+
+
+def test_points_are_a_sample_with_the_wrong_ones_on_top(generator: Generator) -> None:
+    predictions, labels = network(4000)
+    points = chart_data.point_rows(predictions["sts"], labels, [str(i) for i in range(10)], generator)
+    assert len({p["input"] for p in points}) == chart_data.N_POINTS
+    kinds = [p["is"] for p in points]
+    assert kinds == sorted(kinds)  # "right" before "wrong"
+    share = kinds.count("wrong") / len(kinds)
+    wrong = (predictions["sts"].label != labels).double().mean().item()
+    assert abs(share - wrong) < 5 * (wrong * (1 - wrong) / chart_data.N_POINTS) ** 0.5
+    p = points[0]
+    assert p["says"] == pytest.approx(predictions["sts"].confidence[p["input"]].item(), abs=1e-4)
+
+
+# ---- the file
+
+
+class Parsed(HTMLParser):
+    """The elements of a page as (tag, attributes), its text outside scripts and styles, and its scripts."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text, self.scripts, self._inside = "", [""], ""
+        self.feed(path.read_text(encoding="utf-8"))
+        self.text = " ".join(self.text.replace("\u202f", " ").split())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self._inside = tag if tag in ("script", "style") else ""
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside == "script":
+            self.scripts[-1] += data
+        elif not self._inside:
+            self.text += data
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    predictions, labels = network(2500)
+    images = torch.rand(2500, 20, 20, generator=Generator().manual_seed(0))
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    names = [f"kind {i}" for i in range(9)] + [NASTY]
+    g = Generator().manual_seed(0)
+    return write_report(path, predictions, labels, images=images, class_names=names, title=NASTY, generator=g)
+
+
+def test_words_table_and_mistakes_are_in_the_file(report: Path) -> None:
+    text = Parsed(report).text
+    assert "After STS, this network’s confidence can be taken at its word." in text
+    assert "✓ within chance" in text
+    assert "simplex temperature scaling" in text
+    assert "A random 1 500 of the 2 500 inputs" in text
+    assert re.search(r"The 12 surest of \d+ mistakes, by STS", text)
+
+
+def test_the_page_is_well_made(report: Path) -> None:
+    page = Parsed(report)
+    assert page.all("html")[0]["lang"] == "en"
+    assert len(page.all("h1")) == 1
+    assert len(page.all("caption")) == len(page.all("table")) == 1
+    assert all(th.get("scope") in ("col", "row") for th in page.all("th"))
+    assert all(image["alt"] for image in page.all("img"))
+    assert len(page.all("img")) == 12
+    charts = [e for _, e in page.elements if e.get("class") == "chart"]
+    assert [c["id"] for c in charts] == list(CHARTS)
+    assert all(c["role"] == "img" and c["aria-label"] for c in charts)
+    assert {"threshold"} <= {e.get("for") for e in page.all("label")}
+    assert page.all("a")[0] == {"class": "skip", "href": "#main"}
+    ids = [e["id"] for _, e in page.elements if "id" in e]
+    assert len(ids) == len(set(ids))
+    assert {e["aria-labelledby"] for _, e in page.elements if "aria-labelledby" in e} <= set(ids)
+
+
+def test_names_and_title_are_text_and_nothing_else(report: Path) -> None:
+    page = Parsed(report)
+    assert NASTY in page.text  # as characters, in the title and the heading
+    assert NASTY not in report.read_text(encoding="utf-8")
+    assert len(page.scripts) == 1 + 3
+    data = json.loads(page.scripts[1])
+    assert any(p["said"] == NASTY for p in data["tables"]["points"])
+    assert not any(e.get("onerror") for _, e in page.elements)
+
+
+def test_nothing_is_fetched_from_anywhere(report: Path) -> None:
+    page = Parsed(report)
+    targets = [e[key] for _, e in page.elements for key in ("src", "href") if key in e]
+    assert targets
+    assert all(t is not None and t.startswith(("data:", "#")) for t in targets)
+    policy = next(e["content"] for e in page.all("meta") if e.get("http-equiv") == "Content-Security-Policy")
+    assert policy is not None
+    assert policy.startswith("default-src 'none'")
+
+
+def test_mistakes_are_the_surest_wrong_ones(report: Path) -> None:
+    predictions, labels = network(2500)
+    p = predictions["sts"]
+    expected = sorted((-float(p.confidence[i]), i) for i in range(2500) if p.label[i] != labels[i])[:12]
+    found = [int(re.match(r"Input (\d+):", image["alt"] or "")[1]) for image in Parsed(report).all("img")]  # type: ignore[index]
+    assert found == [i for _, i in expected]
+
+
+def test_a_file_with_5000_images_stays_small(tmp_path: Path) -> None:
+    predictions, labels = network(5000)
+    images = torch.rand(5000, 3, 32, 32)  # noise, which no compression makes smaller
+    assert write_report(tmp_path / "r.html", predictions, labels, images=images).stat().st_size <= 3_000_000
+
+
+def test_the_same_input_gives_the_same_file(tmp_path: Path) -> None:
+    predictions, labels = network(100)
+    state = torch.get_rng_state()
+    a, b = (write_report(tmp_path / name, predictions, labels).read_bytes() for name in ("a.html", "b.html"))
+    assert a == b
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_one_plain_method(tmp_path: Path) -> None:
+    """Without uncertainties there is no scatter, without images a table, without rivals no choice and no star."""
+    prediction, labels = said([(0.9, 300, 240)])
+    page = Parsed(write_report(tmp_path / "r.html", {"none": prediction}, labels))
+    assert "This network is over-confident." in page.text
+    assert "scatter" not in {e.get("id") for _, e in page.elements}
+    assert not page.all("fieldset")
+    assert "★" not in page.text
+    assert "class 2" in page.text
+    assert "Before calibration" not in page.text
+
+
+def test_nothing_wrong_at_all(tmp_path: Path) -> None:
+    prediction, labels = said([(0.99, 300, 300)])
+    page = Parsed(write_report(tmp_path / "r.html", {"sts": prediction}, labels))
+    assert "None of the 300 inputs is classified wrongly." in page.text
+
+
+def test_focus_is_the_last_or_named(tmp_path: Path) -> None:
+    predictions, labels = network(3000)
+    text = Parsed(write_report(tmp_path / "r.html", predictions, labels, focus="ts")).text
+    assert "After TS it says" in text
+    assert "After STS" not in text
+
+
+GREY = np.arange(100, dtype=np.uint8).reshape(1, 10, 10).repeat(20, 0)
+COLOUR = np.stack([GREY, GREY + 50, GREY + 100], -1)
+
+
+@pytest.mark.parametrize(
+    ("images", "pixels"),
+    [
+        (GREY, GREY[0]),
+        (torch.from_numpy(GREY), GREY[0]),
+        (GREY[:, None], GREY[0]),
+        (GREY[..., None], GREY[0]),
+        (GREY / 255, GREY[0]),
+        (torch.from_numpy(GREY > 50).to(torch.bfloat16), 255 * (GREY[0] > 50)),  # numpy has no bfloat16
+        (COLOUR, COLOUR[0]),
+        (COLOUR.transpose(0, 3, 1, 2), COLOUR[0]),
+        (torch.from_numpy(COLOUR.transpose(0, 3, 1, 2) / 255).float(), COLOUR[0]),
+    ],
+)
+def test_images_of_every_form_become_the_same_pixels(images: Any, pixels: Any) -> None:
+    mistakes = most_confident_mistakes(*said([(0.9, 20, 15)]), None, ["a", "b", "c"], images)
+    assert len(mistakes) == 5
+    decoded = np.asarray(decode(mistakes[0].picture))
+    np.testing.assert_array_equal(decoded, pixels)
+
+
+def test_large_images_are_made_small() -> None:
+    (mistake,) = most_confident_mistakes(*said([(0.9, 4, 3)]), None, ["a", "b", "c"], torch.rand(4, 3, 300, 600))
+    assert decode(mistake.picture).size == (112, 56)
+
+
+def decode(uri: str | None) -> Image.Image:
+    return Image.open(io.BytesIO(base64.b64decode((uri or "").removeprefix("data:image/png;base64,"))))
+
+
+def test_mistakes_know_the_confidence_before() -> None:
+    prediction, labels = said([(0.7, 4, 3)])
+    before, _ = said([(0.95, 4, 3)])
+    (mistake,) = most_confident_mistakes(prediction, labels, before, ["ant", "bee", "cat"], None)
+    assert (mistake.row, mistake.said, mistake.true) == (3, "bee", "cat")
+    assert mistake.confidence == pytest.approx(0.7)
+    assert mistake.before == pytest.approx(0.95)
+    assert mistake.picture is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"predictions": {}}, ValueError, "`predictions` is empty"),
+        ({"labels": torch.zeros(7, dtype=torch.long)}, ValueError, r"`labels` must have shape \(10,\)"),
+        ({"focus": "ets"}, ValueError, "`focus` must be one of .* none, sts; got 'ets'"),
+        ({"class_names": ["a", "b"]}, ValueError, "`class_names` must name all 3 classes.* got 2"),
+        ({"images": torch.zeros(9, 8, 8)}, ValueError, r"`images` must have shape .* N = 10 .* got \(9, 8, 8\)"),
+        ({"images": torch.zeros(10, 8, 8, 8)}, ValueError, r"`images` must have shape"),
+        ({"images": [1, 2]}, TypeError, "`images` must be a tensor or an array; got list"),
+        ({"images": torch.zeros(10, 8, 8) - 0.5}, ValueError, "between 0 and 1 .* before normalisation"),
+        ({"images": torch.zeros(10, 8, 8, dtype=torch.long)}, TypeError, r"`images` must be bytes .* got int64"),
+        (
+            {"predictions": {"sts": Prediction(torch.full((10, 3), torch.nan), said([(0.9, 10, 8)])[1])}},
+            ValueError,
+            "found nan",
+        ),
+        ({"predictions": {"none": said([(0.9, 10, 8)])[0], "ts": said([(0.9, 9, 8)])[0]}}, ValueError, "'ts' of"),
+    ],
+)
+def test_errors_are_one_clear_sentence(
+    tmp_path: Path, arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    prediction, labels = said([(0.9, 10, 8)])
+    given: dict[str, Any] = {"predictions": {"none": prediction, "sts": prediction}, "labels": labels} | arguments
+    with pytest.raises(error, match=message):
+        write_report(tmp_path / "r.html", **given)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("package", ["altair", "jinja2", "PIL", "vl_convert"])
+def test_a_missing_extra_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    prediction, labels = said([(0.9, 10, 8)])
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ModuleNotFoundError, match=rf'needs {package}, .* pip install "simplexcal\[report\]"'):
+        write_report(tmp_path / "r.html", {"sts": prediction}, labels)
+
+
+def test_importing_the_report_loads_the_core_only() -> None:
+    code = "import sys, simplexcal.report; print(*{'altair', 'jinja2', 'PIL', 'vl_convert'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prediction, labels = said([(0.9, 10, 8)])
+    path = tmp_path / "r.html"
+    path.write_text("old")
+
+    def full(_: int) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_report(path, {"sts": prediction}, labels)
+    assert [p.read_text() for p in tmp_path.iterdir()] == ["old"]
+
+
+# ---- the page in a browser
+
+Open = Callable[..., Page]
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with browser.started() as started:
+        yield started
+
+
+@pytest.fixture
+def show(chromium: Browser, report: Path) -> Iterator[Open]:
+    """Open a page as a user would; anything on the console and any request is an error at the end."""
+    contexts: list[BrowserContext] = []
+    complaints: list[str] = []
+
+    def said_on_console(message: ConsoleMessage) -> None:
+        complaints.append(message.text)
+
+    def failed(error: Error) -> None:
+        complaints.append(str(error))
+
+    def requested(request: Request) -> None:
+        if not request.url.startswith(("file:", "data:")):
+            complaints.append(request.url)
+
+    def show(path: Path = report, width: int = 1280, **options: Any) -> Page:
+        context = chromium.new_context(viewport={"width": width, "height": 900}, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", said_on_console)
+        page.on("pageerror", failed)
+        page.on("request", requested)
+        page.goto(path.as_uri())
+        page.wait_for_selector("html[data-ready]")
+        return page
+
+    yield show
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def colours(page: Page, chart: str) -> int:
+    """Return how many colours a chart shows; a blank one has one."""
+    shot = Image.open(io.BytesIO(page.locator(f"#{chart}").screenshot()))
+    return len(shot.convert("RGB").getcolors(10**6) or [])
+
+
+def contrast(page: Page, selector: str, background: str, attribute: str = "color") -> float:
+    """Return the WCAG contrast of the first such element's colour with that of its background element."""
+    script = "([s, key]) => getComputedStyle(document.querySelector(s))[key]"
+    found = (page.evaluate(script, [selector, attribute]), page.evaluate(script, [background, "backgroundColor"]))
+    light = sorted(luminance(colour) for colour in found)
+    return (light[1] + 0.05) / (light[0] + 0.05)
+
+
+def luminance(colour: str) -> float:
+    channels = [int(x) / 255 for x in re.findall(r"\d+", colour)[:3]]
+    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_luminance_by_hand() -> None:
+    assert luminance("rgb(255, 255, 255)") == pytest.approx(1)
+    assert luminance("rgb(0, 0, 0)") == 0
+
+
+def test_charts_are_drawn_and_nothing_complains(show: Open) -> None:
+    page = show()
+    for chart in CHARTS:
+        box = page.locator(f"#{chart} svg").bounding_box()
+        assert box is not None
+        assert min(box["width"], box["height"]) > 80
+        assert colours(page, chart) > 10
+    assert page.title() == NASTY
+    assert page.evaluate("window.broken") is None
+    assert page.locator("#scatter .mark-symbol path").count() == chart_data.N_POINTS
+
+
+def test_the_threshold_changes_the_numbers(show: Open) -> None:
+    page = show()
+    predictions, labels = network(2500)
+    p = predictions["sts"]
+    for threshold in (0.9, 0.5):
+        page.locator("#threshold").fill(str(round(threshold * chart_data.N_STEPS)))
+        kept = p.confidence.double() >= threshold
+        right = (p.label == labels)[kept].double().mean().item()
+        assert page.locator("#level").inner_text() == percent(threshold)
+        assert page.locator("#answers").inner_text() == percent(kept.double().mean().item())
+        assert page.locator("#answers-note").inner_text() == f"{count(int(kept.sum()))} of {count(2500)}"
+        assert page.locator("#right").inner_text() == percent(right)
+    page.locator("#threshold").fill(str(chart_data.N_STEPS))  # where nothing is left, nothing is said
+    assert page.locator("#right").inner_text() in ("–", percent(1.0))
+
+
+def test_the_rules_follow_the_threshold(show: Open) -> None:
+    page = show()
+
+    def places() -> list[float]:
+        boxes = [
+            page.locator(f"#{c} .mark-rule.role-mark line").last.bounding_box()
+            for c in ("reliability", "histogram", "curve")
+        ]
+        return [box["x"] for box in boxes if box]
+
+    before = places()
+    page.locator("#threshold").fill("80")
+    page.wait_for_function(
+        "x => document.querySelector('#curve .mark-rule.role-mark line').getBoundingClientRect().x > x", arg=before[2]
+    )
+    after = places()
+    assert after[0] < before[0]  # a lower threshold ...
+    assert after[1] == pytest.approx(after[0], abs=1.5)  # ... at the same place in both charts of confidence ...
+    assert after[2] > before[2]  # ... answers more
+
+
+def test_the_method_is_chosen_for_all_charts(show: Open) -> None:
+    page = show()
+    said_by_sts = page.locator("#says").inner_text()
+    diagram = page.locator("#reliability svg").inner_html()
+    page.get_by_label("Uncalibrated").check()
+    assert page.locator("#says").inner_text() != said_by_sts
+    assert "of Uncalibrated" in (page.locator("#reliability").get_attribute("aria-label") or "")
+    page.wait_for_function("old => document.querySelector('#reliability svg').innerHTML !== old", arg=diagram)
+
+
+def test_a_brush_sums_up_what_it_selects(show: Open) -> None:
+    page = show()
+    page.locator("#scatter").scroll_into_view_if_needed()
+    box = page.locator("#scatter svg").bounding_box()
+    assert box is not None
+    x, y = box["x"], box["y"]
+    page.mouse.move(x + box["width"] * 0.3, y + box["height"] * 0.2)
+    page.mouse.down()
+    page.mouse.move(x + box["width"] * 0.9, y + box["height"] * 0.8, steps=4)
+    page.mouse.up()
+    page.wait_for_function("document.querySelector('#brushed').textContent.includes('selected')")
+    selected = re.match(r"([\d\s]+) inputs selected: it says [\d.]+\s%", page.locator("#brushed").inner_text())
+    assert selected
+    assert 0 < int(re.sub(r"\s", "", selected[1])) < chart_data.N_POINTS
+
+
+def test_a_tooltip_shows_names_as_text(show: Open) -> None:
+    page = show()
+    at = page.evaluate(
+        "name => JSON.parse(document.querySelector('#data').textContent)"
+        ".tables.points.findLastIndex(p => p.true === name)",
+        NASTY,
+    )
+    page.locator("#scatter .mark-symbol path").nth(at).hover(force=True)
+    page.wait_for_selector("#vg-tooltip-element.visible")
+    assert NASTY in page.locator("#vg-tooltip-element").inner_text()
+    assert page.locator("#vg-tooltip-element img").count() == 0
+    assert page.evaluate("window.broken") is None
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_can_be_read_in_both_schemes(show: Open, scheme: str) -> None:
+    page = show(color_scheme=scheme)
+    page_light = luminance(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+    assert page_light > 0.8 if scheme == "light" else page_light < 0.05
+    on_page = ("h1", ".facts", "section > h2 + p", "footer")
+    on_card = (".badge", "#verdict", "caption", "figcaption", "#brushed", "td .lead", "small.chance", ".true")
+    assert {s: c for s in on_page if (c := contrast(page, s, "body")) < 4.5} == {}
+    assert {s: c for s in on_card if (c := contrast(page, s, ".card")) < 4.5} == {}
+    assert contrast(page, "#curve .role-axis-label text", ".card", "fill") >= 4.5
+    assert contrast(page, "#curve .mark-line path[stroke='var(--right)']", ".card", "stroke") >= 3
+
+
+def test_a_change_of_scheme_reaches_the_charts(show: Open) -> None:
+    page = show(color_scheme="light")
+    light = contrast(page, "#curve .role-axis-label text", ".card", "fill")
+    page.emulate_media(color_scheme="dark")
+    assert contrast(page, "#curve .role-axis-label text", ".card", "fill") != light
+    assert contrast(page, "#curve .role-axis-label text", ".card", "fill") >= 4.5
+
+
+@pytest.mark.parametrize("width", [320, 375, 768])
+def test_a_narrow_page_does_not_scroll_sideways(show: Open, width: int) -> None:
+    page = show(width=width)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for chart in CHARTS:
+        box = page.locator(f"#{chart} svg").bounding_box()
+        assert box is not None
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width
+    table = page.locator(".scroll").first
+    assert table.evaluate("e => e.scrollWidth > e.clientWidth") or width == 768
+
+
+def test_charts_follow_the_width_of_the_window(show: Open) -> None:
+    page = show()
+    page.set_viewport_size({"width": 500, "height": 900})
+    page.wait_for_function("document.querySelector('#scatter svg').getBoundingClientRect().width < 500")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 500
+
+
+def test_controls_work_by_keyboard(show: Open) -> None:
+    page = show()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    reached: list[str] = []
+    while "threshold" not in reached and len(reached) < 10:
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.id || document.activeElement.name"))
+    assert reached[-2:] == ["method", "threshold"]
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    level, answers = page.locator("#level").inner_text(), page.locator("#answers").inner_text()
+    for _ in range(10):
+        page.keyboard.press("ArrowLeft")
+    assert page.locator("#level").inner_text() == percent(0.85)
+    assert level == percent(0.9)
+    assert page.locator("#answers").inner_text() != answers
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("ArrowLeft")
+    assert page.evaluate("document.activeElement.value") == "ts"
+    assert "of TS" in (page.locator("#curve").get_attribute("aria-label") or "")
+
+
+def test_it_prints(show: Open) -> None:
+    page = show(color_scheme="dark")
+    page.emulate_media(media="print")
+    assert luminance(page.evaluate("getComputedStyle(document.body).backgroundColor")) == pytest.approx(1)
+    assert page.pdf(format="A4").startswith(b"%PDF")
+
+
+def test_one_method_without_uncertainties_is_drawn_too(show: Open, tmp_path: Path) -> None:
+    prediction, labels = said([(0.9, 300, 240)])
+    page = show(write_report(tmp_path / "r.html", {"mine": prediction}, labels))
+    assert page.locator("#answers").inner_text() == percent(0.0 if prediction.confidence[0].double() < 0.9 else 1.0)
+    assert all(colours(page, chart) > 5 for chart in CHARTS[:3])
+
+
+def test_the_chosen_method_is_in_view_on_a_phone(show: Open, tmp_path: Path) -> None:
+    prediction, labels = said([(0.9, 300, 240)])
+    many = {f"a method with a long name, {i}": prediction for i in range(6)}
+    page = show(write_report(tmp_path / "r.html", many, labels), width=375)
+    chosen = page.locator(".choices label").last.bounding_box()
+    assert chosen is not None
+    assert 0 <= chosen["x"] <= chosen["x"] + chosen["width"] <= 375

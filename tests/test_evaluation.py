@@ -1,0 +1,141 @@
+import dataclasses
+import math
+
+import pytest
+import torch
+from sklearn.metrics import average_precision_score, roc_auc_score
+from torch import Tensor
+
+import simplexcal as sc
+from simplexcal import metrics
+from simplexcal.types import Prediction
+
+
+def prediction(n: int, k: int = 5, seed: int = 0, sharpness: float = 2.0) -> Prediction:
+    generator = torch.Generator().manual_seed(seed)
+    probs = (sharpness * torch.randn(n, k, generator=generator)).softmax(-1)
+    uncertainty = torch.rand(3, n, generator=generator)
+    return Prediction(probs, probs.argmax(-1), *uncertainty)
+
+
+def drawn(probs: Tensor, seed: int = 1) -> Tensor:
+    return torch.multinomial(probs, 1, generator=torch.Generator().manual_seed(seed)).squeeze(-1)
+
+
+def test_every_number_is_the_metric_of_that_name() -> None:
+    p = prediction(400)
+    labels = drawn(p.probs)
+    e, correct = sc.evaluate(p, labels, n_bins=15), p.label == labels
+    assert (e.n, e.n_classes) == (400, 5)
+    for name in ("accuracy", "nll", "brier"):
+        assert getattr(e, name) == pytest.approx(getattr(metrics, name)(p.probs, labels).item(), abs=1e-7)
+    assert e.classwise_ece == metrics.classwise_ece(p.probs, labels, 15).item()
+    for name in ("ece", "adaptive_ece", "maximum_ce", "debiased_ece"):
+        assert getattr(e, name) == getattr(metrics, name)(p.confidence, correct, 15).item()
+    assert e.smooth_ece == metrics.smooth_ece(p.confidence, correct).item()
+    assert e.aurc == metrics.aurc(p.confidence, correct).item()
+    assert (e.ece_floor, e.ece_floor_95) == tuple(x.item() for x in metrics.noise_floor(p.confidence, 15))
+    assert (e.ece_low, e.ece_high) == tuple(x.item() for x in metrics.ece_interval(p.confidence, correct, 15))
+    assert e.brier_calibration + e.brier_refinement == pytest.approx(e.brier, abs=1e-6)
+    assert e.confidence == pytest.approx(p.confidence.mean().item())
+    assert p.aleatoric is not None
+    assert e.aleatoric == pytest.approx(p.aleatoric.mean().item())
+    assert e.ece_floor < e.ece_floor_95
+
+
+def test_correct_is_what_the_network_said_also_where_probabilities_tie() -> None:
+    tied = Prediction(torch.tensor([[0.5, 0.5], [0.5, 0.5]]), torch.tensor([1, 1]))
+    assert sc.evaluate(tied, torch.tensor([1, 1])).accuracy == 1
+    assert metrics.accuracy(tied.probs, torch.tensor([1, 1])) == 0
+
+
+def test_the_record_is_plain_frozen_and_the_same_each_time() -> None:
+    p = prediction(50)
+    labels = drawn(p.probs)
+    state = torch.get_rng_state()
+    e = sc.evaluate(p, labels)
+    assert e == sc.evaluate(p, labels)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert list(e.as_dict()) == [field.name for field in dataclasses.fields(e)]
+    assert {type(value) for value in e.as_dict().values()} == {int, float}
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        e.ece = 0.0  # type: ignore[misc]
+
+
+def test_a_generator_draws_the_floor_and_the_interval(generator: torch.Generator) -> None:
+    p = prediction(50)
+    first, second = (sc.evaluate(p, drawn(p.probs), generator=generator) for _ in range(2))
+    assert first.ece == second.ece
+    assert first.ece_floor != second.ece_floor
+
+
+def test_what_a_method_does_not_have_is_none() -> None:
+    p = prediction(20)
+    e = sc.evaluate(Prediction(p.probs, p.label), drawn(p.probs))
+    assert e.aleatoric is e.epistemic is None
+
+
+def test_one_prediction_and_half_precision_are_judged_too() -> None:
+    for p in (prediction(1), prediction(30, k=2)):
+        half = Prediction(p.probs.half(), p.label)
+        assert all(math.isfinite(value) for value in sc.evaluate(half, p.label).as_dict().values() if value is not None)
+
+
+def test_labels_are_checked() -> None:
+    with pytest.raises(ValueError, match=r"^`labels` must have shape \(3,\)"):
+        sc.evaluate(prediction(3), torch.tensor([0, 1]))
+    with pytest.raises(ValueError, match=r"^`labels` must be in 0..4 for 5 classes; found 5 at position 1\."):
+        sc.evaluate(prediction(2), torch.tensor([0, 5]))
+    with pytest.raises(TypeError, match=r"^`labels` must be a torch.Tensor; got list\."):
+        sc.evaluate(prediction(2), [0, 1])  # type: ignore[arg-type]
+
+
+def test_the_table_by_hand() -> None:
+    p = prediction(100)
+    e = dataclasses.replace(
+        sc.evaluate(p, drawn(p.probs)),
+        accuracy=0.5,
+        ece=0.0123,
+        ece_low=0.0,
+        ece_high=0.0234,
+        ece_floor=0.01,
+        ece_floor_95=0.02,
+        smooth_ece=0.011,
+        nll=1.5,
+        brier=0.25,
+        aurc=0.125,
+    )
+    lines = sc.tabulate({"ts": e, "a longer name": e}).splitlines()
+    assert [cell.strip() for cell in lines[2].strip("|").split("|")] == (
+        ["ts", "50.00", "1.23", "0.00 to 2.34", "1.00 (2.00)", "1.10", "1.5000", "0.2500", "12.50"]
+    )
+    assert [cell.strip() for cell in lines[0].strip("|").split("|")][:4] == (
+        ["method", "accuracy %", "ECE %", "95 % interval"]
+    )
+    assert len({len(line) for line in lines}) == 1
+    assert len(lines[0]) <= 110
+    assert set(lines[1]) == set("|:- ")
+
+
+def test_unknown_inputs_are_the_positive_class_and_confidence_is_turned_round() -> None:
+    known, unknown = prediction(60, sharpness=4.0), prediction(40, seed=1, sharpness=1.0)
+    e = sc.evaluate_ood(known, unknown)
+    positive = [0] * 60 + [1] * 40
+    assert (e.n_in, e.n_out) == (60, 40)
+    assert e.confidence_auroc > 0.7
+    names = {"confidence": "confidence", "expected_entropy": "aleatoric", "differential_entropy": "epistemic"}
+    for score, field in {**names, "mutual_information": "mutual_information"}.items():
+        values = torch.cat([getattr(known, field), getattr(unknown, field)])
+        values = -values if score == "confidence" else values
+        ours, theirs = e.as_dict()[f"{score}_auroc"], roc_auc_score(positive, values)
+        assert ours == pytest.approx(theirs, abs=1e-6)
+        assert e.as_dict()[f"{score}_aupr"] == pytest.approx(average_precision_score(positive, values), abs=1e-6)
+        expected = metrics.fpr_at_tpr(values, torch.tensor(positive)).item()
+        assert e.as_dict()[f"{score}_fpr_95"] == pytest.approx(expected)
+
+
+def test_a_score_that_one_side_lacks_is_none() -> None:
+    p = prediction(10)
+    e = sc.evaluate_ood(p, Prediction(p.probs, p.label, p.aleatoric))
+    assert e.expected_entropy_auroc == 0.5
+    assert e.differential_entropy_auroc is e.mutual_information_fpr_95 is None

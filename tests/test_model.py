@@ -1,0 +1,505 @@
+import copy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from helpers.methods import METHODS, state
+from torch import Generator, Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from simplexcal._validation import NotFittedError
+from simplexcal.backbone import Backbone
+from simplexcal.calibrators import (
+    CALIBRATORS,
+    Calibrator,
+    EnsembleTemperatureScaling,
+    SimplexTemperatureScaling,
+    TemperatureScaling,
+    _likelihood_head,
+)
+from simplexcal.calibrators.base import Task
+from simplexcal.io import save_calibrator
+from simplexcal.model import CalibratedModel, _where_to_fit, calibrate, load
+from simplexcal.types import Prediction
+
+N, K, D = 80, 4, 6
+Data = tuple[Tensor, Tensor]
+NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+class Net(nn.Module):
+    """All that a careless calibration would change; classes 1 and 2 share their weights, so they always tie."""
+
+    def __init__(self, scale: float = 1.0) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Dropout(0.5), nn.Flatten())
+        self.neck = nn.Sequential(nn.Linear(2 * 16, D), nn.BatchNorm1d(D))
+        self.classifier = nn.Linear(D, K)
+        self.classifier.weight.data[2] = self.classifier.weight.data[1]
+        self.classifier.bias.data[2] = self.classifier.bias.data[1]
+        self.classifier.weight.data *= scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.classifier(self.neck(self.body(x)))
+        return logits
+
+
+def make_net(scale: float = 5.0, seed: int = 0) -> Net:
+    torch.manual_seed(seed)
+    net = Net(scale)
+    net(torch.randn(50, 1, 6, 6))  # running statistics of its own
+    net.body[1].eval()
+    net.neck.eval()
+    net.body[0].requires_grad_(False)
+    net.classifier.register_forward_hook(lambda *_: None)
+    net.body.register_forward_pre_hook(lambda *_: None)
+    return net
+
+
+def evaluated(net: nn.Module, x: Tensor) -> Tensor:
+    """Return the logits of a copy of the network in eval mode."""
+    with torch.no_grad():
+        logits: Tensor = copy.deepcopy(net).eval()(x)
+    return logits
+
+
+def make_data(net: nn.Module, n: int = N, seed: int = 0) -> Data:
+    """Return images, and labels that are the network's in about half of them."""
+    g = Generator().manual_seed(seed)
+    x = torch.randn(n, 1, 6, 6, generator=g)
+    noise = torch.randint(K, (n,), generator=g)
+    return x, torch.where(torch.rand(n, generator=g) < 0.4, evaluated(net, x).argmax(-1), noise)
+
+
+def same(a: Prediction, b: Prediction) -> bool:
+    return all(
+        (x is None and y is None) or torch.equal(x, y) for x, y in zip(vars(a).values(), vars(b).values(), strict=True)
+    )
+
+
+def branch_alone() -> SimplexTemperatureScaling:
+    """Return the part of the method that learns from mixes, and that alone."""
+    return SimplexTemperatureScaling(n_steps=5, pool_size=100, widths=(8,), head=False)
+
+
+def seeded() -> Generator:
+    return Generator().manual_seed(0)
+
+
+class Case(NamedTuple):
+    method: str
+    net: Net
+    before: list[Any]
+    model: CalibratedModel
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_fits() -> Iterator[None]:
+    """Shorten the one fit whose length is no setting; nothing here depends on its quality."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_likelihood_head, "N_STEPS", 10)
+        yield
+
+
+@pytest.fixture(scope="module", params=METHODS)
+def case(request: pytest.FixtureRequest) -> Case:
+    net = make_net()
+    data, before = make_data(net), state(net)
+    return Case(request.param, net, before, calibrate(net, data, METHODS[request.param](), generator=seeded()))
+
+
+@pytest.fixture(scope="module")
+def net() -> Net:
+    return make_net()
+
+
+@pytest.fixture(scope="module")
+def data(net: Net) -> Data:
+    return make_data(net)
+
+
+@pytest.fixture(scope="module")
+def images() -> Tensor:
+    """Unseen inputs, among them some that tie, some that are far away, and some all alike."""
+    x = torch.randn(40, 1, 6, 6, generator=Generator().manual_seed(1))
+    return torch.cat([x, 1e4 * x, torch.zeros(3, 1, 6, 6)])
+
+
+# --- promises that every method keeps ---------------------------------------------------------------------------------
+
+
+def test_every_method_is_tried_here() -> None:
+    assert {name: type(make()) for name, make in METHODS.items()} == CALIBRATORS
+
+
+def test_the_network_is_untouched_bit_for_bit(case: Case, images: Tensor, tmp_path: Path) -> None:
+    assert state(case.net) == case.before
+    assert case.model.backbone.net is case.net
+    case.model.predict(images)
+    case.model.train().eval().requires_grad_(True).requires_grad_(False)
+    case.model.save(tmp_path / "file")
+    load(tmp_path / "file", case.net).predict(images)
+    assert state(case.net) == case.before
+
+
+def test_labels_are_those_of_the_network_even_where_classes_tie(case: Case, images: Tensor) -> None:
+    logits = evaluated(case.net, images)
+    assert (logits[:, 1] == logits[:, 2]).all()
+    assert (logits.argmax(-1) == 1).any()  # where two classes are the largest
+    assert torch.equal(case.model.predict(images).label, logits.argmax(-1))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_labels_are_those_of_the_network_where_its_softmax_is_saturated(method: str, images: Tensor) -> None:
+    net = make_net(scale=1e4)
+    p = calibrate(net, make_data(net), METHODS[method](), generator=seeded()).predict(images)
+    assert (evaluated(net, images).softmax(-1).amax(-1) == 1).any()
+    assert torch.equal(p.label, evaluated(net, images).argmax(-1))
+    torch.testing.assert_close(p.probs.sum(-1), torch.ones(len(images)))
+
+
+def test_probabilities_are_distributions(case: Case, images: Tensor) -> None:
+    probs = case.model(images)
+    assert probs.shape == (len(images), K)
+    assert (probs >= 0).all()
+    torch.testing.assert_close(probs.sum(-1), torch.ones(len(images)))
+    assert torch.equal(probs, case.model.predict(images).probs)
+    assert not probs.requires_grad
+
+
+def test_a_loaded_model_predicts_the_same_bits(case: Case, images: Tensor, tmp_path: Path) -> None:
+    case.model.save(tmp_path / "file")
+    loaded = load(str(tmp_path / "file"), copy.deepcopy(case.net).eval())
+    assert same(loaded.predict(images), case.model.predict(images))
+
+
+def test_a_model_loaded_onto_another_network_fails_clearly(case: Case, tmp_path: Path) -> None:
+    path, other = tmp_path / "file", copy.deepcopy(case.net)
+    case.model.save(path)
+    other.classifier.bias.data[0] += 1e-7
+    for net in (other, make_net(seed=1), copy.deepcopy(case.net).double(), nn.Linear(3, K)):
+        with pytest.raises(ValueError, match=r"^'.*file' was calibrated for another network: .* calibrate this one.$"):
+            load(path, net)
+
+
+def test_the_same_generator_gives_the_same_bits(case: Case, images: Tensor) -> None:
+    torch.manual_seed(1234)
+    again = calibrate(case.net, make_data(case.net), METHODS[case.method](), generator=seeded())
+    assert same(again.predict(images), case.model.predict(images))
+
+
+# --- the model --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def model(net: Net, data: Data) -> CalibratedModel:
+    return calibrate(net, data, METHODS["sts"](), generator=seeded())
+
+
+def test_many_inputs_go_through_the_network_in_batches(net: Net, model: CalibratedModel, images: Tensor) -> None:
+    sizes: list[int] = []
+    whole = model.predict(images)
+    with net.register_forward_pre_hook(lambda _, args: sizes.append(len(args[0]))):
+        p = model.predict(images, batch_size=30)
+        model(images.repeat(4, 1, 1, 1))
+    assert sizes == [30, 30, 23, 256, 76]
+    assert whole.aleatoric is not None
+    assert whole.epistemic is not None
+    for name in ("probs", "label", "aleatoric", "epistemic", "confidence"):
+        torch.testing.assert_close(getattr(p, name), getattr(whole, name), rtol=1e-4, atol=1e-5)
+
+
+def test_batches_keep_absent_uncertainties_absent(net: Net, data: Data) -> None:
+    p = calibrate(net, data, "ts").predict(data[0], batch_size=7)
+    assert len(p) == N
+    assert p.aleatoric is None
+    assert p.epistemic is None
+
+
+def test_arrays_and_no_inputs_at_all_are_inputs(model: CalibratedModel, images: Tensor) -> None:
+    assert same(model.predict(images.numpy()), model.predict(images))
+    assert same(model.predict([images]), model.predict(images))
+    assert model(images[:0]).shape == (0, K)
+
+
+def test_predictions_need_no_gradients_whoever_asks(model: CalibratedModel, images: Tensor) -> None:
+    assert not copy.deepcopy(model).requires_grad_()(images.clone().requires_grad_()).requires_grad
+    with torch.inference_mode():
+        assert same(model.predict(images), model.predict(images))
+
+
+def test_the_networks_modes_do_not_matter_to_predictions(model: CalibratedModel, net: Net, images: Tensor) -> None:
+    p = model.predict(images)
+    other = CalibratedModel(Backbone(copy.deepcopy(net).train()), copy.deepcopy(model.calibrator)).train()
+    assert same(other.predict(images), p)
+
+
+def test_the_state_of_the_model_is_the_calibrators_alone(model: CalibratedModel) -> None:
+    assert {name.split(".")[0] for name in model.state_dict()} == {"calibrator"}
+    assert not any(p.requires_grad for p in model.parameters())
+
+
+def test_a_model_with_an_unfitted_calibrator_says_so(net: Net, images: Tensor, tmp_path: Path) -> None:
+    model = CalibratedModel(Backbone(net), TemperatureScaling())
+    with pytest.raises(NotFittedError):
+        model(images)
+    with pytest.raises(NotFittedError):
+        model.save(tmp_path / "file")
+
+
+def test_a_calibrator_saved_without_a_fingerprint_is_taken_as_it_is(
+    model: CalibratedModel, net: Net, images: Tensor, tmp_path: Path
+) -> None:
+    save_calibrator(model.calibrator, tmp_path / "file")
+    assert same(load(tmp_path / "file", net, head="classifier").predict(images), model.predict(images))
+
+
+# --- data of any form -------------------------------------------------------------------------------------------------
+
+FORMS: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "tensors": lambda x, y: (x, y),
+    "arrays": lambda x, y: (x.numpy(), y.numpy()),
+    "dataset": lambda x, y: TensorDataset(x, y),
+    "loader": lambda x, y: DataLoader(TensorDataset(x, y), batch_size=16),
+    "iterator": lambda x, y: iter([(x[:50], y[:50]), (x[50:], y[50:])]),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("mixup", ["features", "inputs"])
+def test_data_of_any_form_give_the_same_model(form: str, mixup: str, net: Net, data: Data, images: Tensor) -> None:
+    given = FORMS[form](*data)
+    model = calibrate(net, given, branch_alone(), mixup=mixup, generator=seeded(), batch_size=16)
+    expected = calibrate(net, data, branch_alone(), mixup=mixup, generator=seeded())
+    torch.testing.assert_close(model(images), expected(images), rtol=1e-3, atol=1e-4)
+
+
+def test_inputs_of_a_shuffling_loader_keep_their_labels(net: Net) -> None:
+    labels = torch.arange(N) % K
+    images = torch.randn(N, 1, 6, 6, generator=seeded())
+    images[:, 0, 0, 0] = labels.float()
+    seen: list[Data] = []
+
+    class Spy(SimplexTemperatureScaling):
+        def fit(self, outputs: Any, labels: Tensor, *, mixup: Any = None, **rest: Any) -> Any:
+            seen.append((mixup.samples, labels))
+            return super().fit(outputs, labels, mixup=mixup, **rest)
+
+    loader = DataLoader(TensorDataset(images, labels), batch_size=16, shuffle=True, generator=seeded())
+    calibrate(net, loader, Spy(n_steps=1, pool_size=10, head=False), mixup="inputs")
+    inputs, their_labels = seen[0]
+    assert torch.equal(inputs[:, 0, 0, 0].long(), their_labels)
+    assert not torch.equal(their_labels, labels)
+
+
+@pytest.mark.parametrize("make", [branch_alone, METHODS["dirichlet"]])
+def test_mixed_inputs_run_through_the_network_and_leave_it_untouched(
+    make: Callable[[], Calibrator], images: Tensor
+) -> None:
+    net = make_net()
+    data, before = make_data(net), state(net)
+    by_inputs = calibrate(net, data, make(), mixup="inputs", generator=seeded())
+    assert state(net) == before
+    assert not by_inputs.backbone._forward_pre_hooks
+    by_features = calibrate(net, data, make(), generator=seeded())
+    assert not same(by_inputs.predict(images), by_features.predict(images))
+
+
+def test_methods_that_need_no_mixes_run_the_network_once(net: Net, data: Data) -> None:
+    seen: list[int] = []
+    with net.register_forward_pre_hook(lambda _, args: seen.append(len(args[0]))):
+        calibrate(net, data, "ts", mixup="inputs", batch_size=50)
+    assert seen == [50, N - 50]
+
+
+def test_a_hugging_face_classifier_is_calibrated_as_it_is(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"dim": 8, "hidden_dim": 16, "n_heads": 2, "n_layers": 1, "vocab_size": 30, "max_position_embeddings": 10}
+    torch.manual_seed(0)
+    net = transformers.DistilBertForSequenceClassification(transformers.DistilBertConfig(**sizes, num_labels=K))
+    net.classifier.weight.data *= 50
+    text = {"input_ids": torch.randint(30, (N, 7)), "attention_mask": torch.ones(N, 7, dtype=torch.long)}
+    rows = [{name: x[i] for name, x in text.items()} | {"labels": i % K} for i in range(N)]
+    before = state(net.train())
+    model = calibrate(net, DataLoader(rows, batch_size=16), branch_alone(), generator=seeded())  # type: ignore[arg-type]
+    p = model.predict(text)
+    assert state(net) == before
+    with torch.no_grad():
+        assert torch.equal(p.label, net.eval()(**text).logits.argmax(-1))
+    model.save(tmp_path / "file")
+    assert same(load(tmp_path / "file", net).predict(text), p)
+    with pytest.raises(TypeError, match=r'Inputs must be one tensor to be mixed; got dict. Use mixup="features".'):
+        calibrate(net, DataLoader(rows), branch_alone(), mixup="inputs")  # type: ignore[arg-type]
+
+
+def test_a_method_can_train_on_its_outputs_even_in_inference_mode(net: Net, data: Data) -> None:
+    class FullBatch(TemperatureScaling):
+        def _fit(self, task: Task) -> None:
+            (task.outputs.logits * self.temperature).sum().backward()
+            assert self.log_temperature.grad is not None
+
+    with torch.inference_mode():
+        calibrate(net, data, FullBatch())
+
+
+@NEEDS_CUDA
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("mixup", ["features", "inputs"])
+def test_everything_happens_on_the_networks_device(method: str, mixup: str, images: Tensor, tmp_path: Path) -> None:
+    net = make_net()
+    data = make_data(net)
+    model = calibrate(net.cuda(), data, METHODS[method](), mixup=mixup, generator=seeded())
+    p = model.predict(images)
+    assert {x.device.type for x in (p.probs, p.label, p.confidence, *model.calibrator.state_dict().values())} == {
+        "cuda"
+    }
+    model.save(tmp_path / "file")
+    assert same(load(tmp_path / "file", net).predict(images), p)
+    on_cpu = load(tmp_path / "file", net.cpu())
+    assert on_cpu.predict(images).probs.device.type == model.predict(images).probs.device.type == "cpu"
+    assert on_cpu.cuda().predict(images).probs.device.type == "cuda"
+
+
+def test_a_fit_is_on_the_cpu_where_the_networks_device_has_no_float64() -> None:
+    found = [_where_to_fit(torch.device(name)).type for name in ("mps", "cuda", "cpu")]
+    assert found == ["cpu", "cuda", "cpu"]
+
+
+@pytest.mark.parametrize("mixup", ["features", "inputs"])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_CUDA)])
+def test_a_fit_on_the_cpu_serves_a_network_elsewhere(
+    device: str, mixup: str, images: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def on_the_cpu(where: torch.device) -> torch.device:
+        asked.append(where.type)
+        return torch.device("cpu")
+
+    monkeypatch.setattr("simplexcal.model._where_to_fit", on_the_cpu)
+    net = make_net()
+    data = make_data(net)
+    model = calibrate(net.to(device), data, METHODS["sts"](), mixup=mixup, generator=seeded())
+    assert asked == [device]
+    assert model.predict(images).probs.device.type == device
+
+
+# --- methods and errors -----------------------------------------------------------------------------------------------
+
+
+def test_a_key_makes_a_calibrator_and_a_calibrator_is_fitted_itself(net: Net, data: Data) -> None:
+    assert type(calibrate(net, data, "ets").calibrator) is EnsembleTemperatureScaling
+    ts = TemperatureScaling()
+    assert calibrate(net, data, ts).calibrator is ts
+    assert torch.equal(calibrate(net, data, "ts")(data[0]), (evaluated(net, data[0]) / ts.temperature).softmax(-1))
+
+
+def test_simplex_temperature_scaling_is_the_default(net: Net, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CALIBRATORS, "sts", branch_alone)
+    p = calibrate(net, data, generator=seeded()).predict(data[0])
+    assert same(p, calibrate(net, data, branch_alone(), mixup="features", generator=seeded()).predict(data[0]))
+
+
+@pytest.mark.parametrize("mixup", ["features", "inputs"])
+def test_a_class_without_samples_is_a_fit_without_mixup_and_a_warning(mixup: str, net: Net, data: Data) -> None:
+    few = (data[0], data[1].clamp_max(2))
+    with pytest.warns(UserWarning, match=r"missing: 3\. .* This fit goes on without") as said:
+        model = calibrate(net, few, METHODS["sts"](), mixup=mixup, generator=seeded())
+    assert [warning.filename for warning in said] == [__file__]
+    without = calibrate(net, few, METHODS["sts"](), mixup=None, generator=seeded())
+    assert same(model.predict(data[0]), without.predict(data[0]))
+    assert model.predict(data[0]).epistemic is not None
+
+
+def test_a_method_that_is_nothing_without_mixup_says_so(net: Net, data: Data) -> None:
+    few = (data[0], data[1].clamp_max(2))
+    for method in (branch_alone(), METHODS["dirichlet"]()):
+        with pytest.raises(ValueError, match=r"`labels` must hold every class, .*; missing: 3. .* fit without mixup"):
+            calibrate(net, few, method)
+    with pytest.raises(ValueError, match="`mixup` must be given"):
+        calibrate(net, data, METHODS["dirichlet"](), mixup=None)
+
+
+def just_inputs(x: Tensor) -> Iterator[Tensor]:
+    yield from x.split(16)
+
+
+BAD: list[tuple[Callable[[Tensor, Tensor], Any], dict[str, Any], type[Exception], str]] = [
+    (
+        lambda x, y: (x, y),
+        {"method": "magic"},
+        ValueError,
+        r"`method` must be .* one of none, ts, .*, sts; got 'magic'.",
+    ),
+    (lambda x, y: (x, y), {"mixup": "x"}, ValueError, r'`mixup` must be "features", "inputs" or None; got \'x\'.'),
+    (lambda x, y: (x, y), {"head": "fc"}, ValueError, r"`head` must name a linear layer; got 'fc'. .*"),
+    (lambda x, y: (x, y + 1), {}, ValueError, r"`labels` must be in 0..3 .*; found 4 .* Your labels start at 1: .*"),
+    (lambda x, y: (x, 0 * y), {}, ValueError, r"`labels` must hold at least two classes; all 80 are class 0. .*"),
+    (lambda x, y: (x * float("nan"), y), {}, ValueError, r"`logits` must be finite; found nan at position .*"),
+    (lambda x, y: DataLoader(TensorDataset(x)), {}, ValueError, r"`data` must come with labels, .*; got a list of 1."),
+    (lambda x, y: just_inputs(x), {}, ValueError, r"`data` must come with labels, .*; got a Tensor."),
+    (lambda x, y: iter(()), {}, ValueError, r"`data` is empty. .*"),
+    (lambda x, y: 7, {}, TypeError, r"`data` must be a DataLoader, Dataset or pair .*; got int."),
+    (lambda x, y: (x, y.float()), {}, TypeError, r"`labels` must be .* integers; got torch.float32. .*"),
+]
+
+
+@pytest.mark.parametrize(("make", "settings", "error", "message"), BAD)
+def test_nonsense_gets_one_clear_sentence(
+    make: Callable[[Tensor, Tensor], Any], settings: dict[str, Any], error: type[Exception], message: str, net: Net
+) -> None:
+    before = state(net)
+    x, y = torch.randn(N, 1, 6, 6), torch.arange(N) % K
+    for mixup in ("features", "inputs", None):
+        with pytest.raises(error, match=f"^{message}$"):
+            calibrate(net, make(x, y), **{"mixup": mixup, "generator": seeded()} | settings)
+    assert state(net) == before
+
+
+def test_only_inputs_of_one_shape_and_a_float_dtype_are_mixed() -> None:
+    net = nn.Sequential(nn.AdaptiveAvgPool1d(3), nn.Linear(3, 2))
+    y = torch.tensor([0, 1])
+    batches = [(torch.zeros(2, 5), y), (torch.zeros(2, 4), y)]
+    with pytest.raises(ValueError, match=r"Inputs must be of one shape to be mixed; got \(5,\) and \(4,\). Use mixup="):
+        calibrate(net, batches, METHODS["sts"](), mixup="inputs")
+    tokens = nn.Sequential(nn.EmbeddingBag(5, 3), nn.Linear(3, 2))
+    with pytest.raises(TypeError, match=r"`inputs` must be .*floating-point.* to be mixed; got torch.int64"):
+        calibrate(tokens, (torch.zeros(2, 4, dtype=torch.long), y), METHODS["sts"](), mixup="inputs")
+
+
+@pytest.mark.parametrize("mixup", ["features", "inputs"])
+def test_a_weight_that_changes_when_it_is_read_is_left_alone(mixup: str) -> None:
+    torch.manual_seed(0)
+    head = nn.utils.parametrizations.spectral_norm(nn.Linear(D, K))
+    net = nn.Sequential(nn.Flatten(), nn.Linear(36, D), nn.ReLU(), head).train()
+    x, y = make_data(net)
+    before = state(net)
+    calibrate(net, (x, y), METHODS["sts"](), mixup=mixup, generator=seeded())
+    assert state(net) == before
+
+
+@pytest.mark.parametrize("mixup", ["features", "inputs"])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_works_where_tensors_are_double_by_default(method: str, mixup: str) -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        net = make_net()
+        x, y = make_data(net)
+        assert calibrate(net, (x, y), METHODS[method](), mixup=mixup, generator=seeded())(x).isfinite().all()
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_double_arrays_are_mixed_in_the_dtype_of_the_network(net: Net, data: Data) -> None:
+    arrays = data[0].numpy().astype(np.float64), data[1].numpy()
+    assert calibrate(net, arrays, branch_alone(), mixup="inputs")(arrays[0]).isfinite().all()
+
+
+def test_read_only_arrays_are_mixed_without_a_warning(net: Net, data: Data) -> None:
+    arrays = [x.numpy().copy() for x in data]
+    for x in arrays:
+        x.flags.writeable = False
+    assert calibrate(net, tuple(arrays), branch_alone(), mixup="inputs")(data[0]).isfinite().all()

@@ -1,0 +1,77 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from simplexcal.demo.lenet5 import LeNet5
+from simplexcal.network_spec import load_network
+
+NAME = "simplexcal.demo.lenet5:LeNet5"
+
+
+@pytest.mark.parametrize(("save", "suffix"), [(save_file, ".safetensors"), (torch.save, ".pt")])
+def test_a_network_gets_the_weights_of_the_file(save: Callable[..., None], suffix: str, tmp_path: Path) -> None:
+    net, path = LeNet5(), tmp_path / f"weights{suffix}"
+    save(net.state_dict(), path)
+    loaded = load_network(NAME, path)
+    assert all(torch.equal(x, loaded.state_dict()[name]) for name, x in net.state_dict().items())
+
+
+def test_a_module_in_the_current_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_networks_here.py").write_text("from torch import nn\ndef small(): return nn.Linear(2, 3)\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", ["elsewhere"])
+    net = load_network("own_networks_here:small")
+    assert isinstance(net, nn.Linear)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("LeNet5", "must have the form package.module:factory"),
+        ("no.such.module:net", "'no.such.module', which cannot be imported"),
+        ("simplexcal.demo.lenet5:AlexNet", "no function or class of the module"),
+        ("torch.nn:Linear", "when called without arguments; it raised TypeError"),
+    ],
+)
+def test_a_wrong_name_is_one_sentence(model: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_network(model)
+
+
+def test_a_factory_of_something_else_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"must return a torch\.nn\.Module; it returned OrderedDict"):
+        load_network("collections:OrderedDict")
+
+
+class Evil:
+    def __reduce__(self) -> tuple[Callable[[str], object], tuple[str]]:
+        return Path.touch, ("pwned",)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("content", ["garbage", "truncated", "pickle", "another network", "no dict"])
+def test_a_file_that_is_not_its_weights_is_one_sentence(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "weights.pt"
+    torch.save(LeNet5().state_dict(), path)
+    if content == "garbage":
+        path.write_bytes(b"not weights at all")
+    elif content == "truncated":
+        path.write_bytes(path.read_bytes()[:1000])
+    elif content == "pickle":
+        torch.save({"weight": Evil()}, path)
+    elif content == "another network":
+        torch.save(nn.Linear(2, 2).state_dict(), path)
+    else:
+        torch.save([1, 2], path)
+    with pytest.raises((ValueError, TypeError), match=r"cannot be read as a state dict|another network") as caught:
+        load_network(NAME, path)
+    assert "\n" not in str(caught.value)
+    assert not Path("pwned").exists()
+
+
+def test_a_missing_file_is_named() -> None:
+    with pytest.raises(FileNotFoundError, match=r"'nowhere\.pt' does not exist"):
+        load_network(NAME, Path("nowhere.pt"))
