@@ -37,7 +37,13 @@ def kernel_times(function: Callable[[], object]) -> Counter[str]:
         seconds(function)
     times: Counter[str] = Counter()
     for event in profiler.key_averages():
-        kind = "products" if "gemm" in event.key else "Adam" if "FusedOptimizer" in event.key else "the rest"
+        kind = (
+            "products"
+            if "gemm" in event.key
+            else "Adam"
+            if "FusedOptimizer" in event.key
+            else "the rest"
+        )
         times[kind] += event.self_device_time_total / 1000
     return times
 
@@ -51,10 +57,14 @@ def main() -> None:
     labels = outputs.logits.softmax(-1).multinomial(1, generator=generator).squeeze(1)
 
     def method(n_steps: int, head: bool) -> sc.SimplexTemperatureScaling:
-        return sc.SimplexTemperatureScaling(PAPER_BETAS, PAPER_WIDTHS, n_steps=n_steps, batch_size=100, head=head)
+        return sc.SimplexTemperatureScaling(
+            PAPER_BETAS, PAPER_WIDTHS, n_steps=n_steps, batch_size=100, head=head
+        )
 
     def run() -> None:
-        sc.calibrate(net, (images, labels), method(N_STEPS, True), mixup="inputs", generator=generator)
+        sc.calibrate(
+            net, (images, labels), method(N_STEPS, True), mixup="inputs", generator=generator
+        )
 
     def fit_branches(mixup: sc.InputMixup | sc.FeatureMixup, n_steps: int) -> None:
         method(n_steps, False).fit(outputs, labels, mixup=mixup, generator=generator)
@@ -65,15 +75,22 @@ def main() -> None:
     seconds(run)
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}: {seconds(run):.1f} s in all")
     mixup = sc.InputMixup(backbone, images, labels)
-    mixing = seconds(lambda: [mixup.draw(beta, 10_000, generator) for beta in PAPER_BETAS])
-    print(f"outputs of the 5000 images: {seconds(lambda: sc.extract(backbone, (images, labels))):.1f} s")
+    mixing = seconds(lambda: [mixup.sample(beta, 10_000, generator) for beta in PAPER_BETAS])
+    print(
+        f"outputs of the 5000 images: {seconds(lambda: sc.extract(backbone, (images, labels))):.1f} s"
+    )
     print(f"the head, 250 steps: {seconds(fit_head):.1f} s")
     print(f"19 x 10000 mixes: {mixing:.1f} s")
-    print(f"the branches, {N_STEPS} steps: {seconds(lambda: fit_branches(mixup, N_STEPS)) - mixing:.1f} s")
+    print(
+        f"the branches, {N_STEPS} steps: {seconds(lambda: fit_branches(mixup, N_STEPS)) - mixing:.1f} s"
+    )
     quick = sc.FeatureMixup(backbone.head, outputs, labels)
     times = kernel_times(lambda: fit_branches(quick, 1 + N_PROFILED))
     times.subtract(kernel_times(lambda: fit_branches(quick, 1)))
-    print("of a step: " + ", ".join(f"{kind} {time / N_PROFILED:.2f} ms" for kind, time in times.most_common()))
+    print(
+        "of a step: "
+        + ", ".join(f"{kind} {time / N_PROFILED:.2f} ms" for kind, time in times.most_common())
+    )
 
 
 if __name__ == "__main__":

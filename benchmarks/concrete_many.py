@@ -52,7 +52,9 @@ def memory(name: str) -> float:
 def measured(function: Callable[[], Any], returned: float = 0.0) -> tuple[Any, float, float]:
     """Return a result, the CPU seconds and the peak memory beyond what was there and ``returned``, in MiB."""
     gc.collect()
-    ctypes.CDLL("libc.so.6").malloc_trim(0)  # freed memory goes back, so that it is not taken for what was there
+    ctypes.CDLL("libc.so.6").malloc_trim(
+        0
+    )  # freed memory goes back, so that it is not taken for what was there
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
     before, start = memory("VmRSS"), time.process_time()
     result = function()
@@ -63,7 +65,9 @@ def data(n: int, k: int) -> tuple[sc.Outputs, Tensor]:
     """Return outputs of which about half are right, and labels that hold every class where N ≥ K."""
     labels = torch.arange(n) % k
     logits = torch.randn(n, k).mul_(2)
-    logits[torch.arange(n), labels] += 2 * (2 * torch.tensor(float(k)).log()).sqrt()  # about the largest of the others
+    logits[torch.arange(n), labels] += (
+        2 * (2 * torch.tensor(float(k)).log()).sqrt()
+    )  # about the largest of the others
     return sc.Outputs(logits, torch.randn(n, N_FEATURES)), labels
 
 
@@ -85,7 +89,9 @@ def moments(n: int = 10_000, k: int = 21_841, rounds: int = 3) -> None:
             seconds[name] = min(seconds[name], time_taken)
             print(f"  {name}: {time_taken:.2f} s, {peak / 1024:.2f} GiB")
     for softmax in list(functions)[:2]:
-        ratios = ", ".join(f"{name} {seconds[name] / seconds[softmax]:.1f}" for name in ("mean", "all moments"))
+        ratios = ", ".join(
+            f"{name} {seconds[name] / seconds[softmax]:.1f}" for name in ("mean", "all moments")
+        )
         print(f"N = {n}, K = {k}: time over that of a {softmax}, best of {rounds}: {ratios}")
 
 
@@ -94,8 +100,10 @@ def methods() -> None:
         for name, make in METHODS.items():
             for n in sizes:
                 outputs, labels = data(n, k)
-                fitted = measured(lambda: make().fit(outputs, labels, generator=torch.Generator().manual_seed(0)))  # noqa: B023
-                predicted = measured(lambda: fitted[0](outputs), returned=4 * n * k / 2**20)  # noqa: B023
+                fitted = measured(
+                    lambda: make().fit(outputs, labels, generator=torch.Generator().manual_seed(0))
+                )
+                predicted = measured(lambda: fitted[0](outputs), returned=4 * n * k / 2**20)
                 _line(name, n, k, fitted, predicted)
 
 
@@ -109,13 +117,15 @@ def mixup() -> None:
             except ValueError as error:
                 print(f"mixup, N = {n}, K = {k}: {error}")
                 continue
-            method = sc.SimplexTemperatureScaling(n_steps=100, head=False)
-            fitted = measured(lambda: method.fit(outputs, labels, mixup=mixes))  # noqa: B023
-            predicted = measured(lambda: method(outputs), returned=4 * n * k / 2**20)  # noqa: B023
+            method = sc.SimplexTemperatureScaling(n_steps=100, likelihood_head=False)
+            fitted = measured(lambda: method.fit(outputs, labels, mixup=mixes))
+            predicted = measured(lambda: method(outputs), returned=4 * n * k / 2**20)
             _line("branch", n, k, fitted, predicted)
 
 
-def _line(name: str, n: int, k: int, fitted: tuple[Any, float, float], predicted: tuple[Any, float, float]) -> None:
+def _line(
+    name: str, n: int, k: int, fitted: tuple[Any, float, float], predicted: tuple[Any, float, float]
+) -> None:
     size = 4 * n * k / 2**20
     print(
         f"{name}, N = {n}, K = {k} (logits {size:.0f} MiB): fit {fitted[1]:.1f} s, {fitted[2]:.0f} MiB; "

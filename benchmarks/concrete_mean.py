@@ -16,7 +16,10 @@ from torch import Tensor
 
 import simplexcal as sc
 
-SIZES = {"cpu": [(10_000, 10), (10_000, 100), (2_000, 1_000)], "cuda": [(2**21, 10), (2**20, 100), (2**17, 1_000)]}
+SIZES = {
+    "cpu": [(10_000, 10), (10_000, 100), (2_000, 1_000)],
+    "cuda": [(2**21, 10), (2**20, 100), (2**17, 1_000)],
+}
 
 
 def sampled_mean(logits: Tensor, temperature: Tensor, n_samples: int = 30) -> Tensor:
@@ -56,7 +59,9 @@ def _bytes_per_second(device: str) -> float:
 def _line(device: str, bandwidth: float, n: int, k: int) -> str:
     logits = 3 * torch.randn(n, k, device=device)
     temperature = 0.05 + 3 * torch.rand(n, device=device)
-    exact, sampled = seconds(device, lambda: exact_mean(logits, temperature), lambda: sampled_mean(logits, temperature))
+    exact, sampled = seconds(
+        device, lambda: exact_mean(logits, temperature), lambda: sampled_mean(logits, temperature)
+    )
     moved = 4 * n * (2 * k + 1)  # logits and temperature read once, the mean written once
     return (
         f"N = {n}, K = {k}: exact {1e3 * exact:.2f} ms, 30 samples {1e3 * sampled:.2f} ms, "
@@ -67,7 +72,11 @@ def _line(device: str, bandwidth: float, n: int, k: int) -> str:
 @torch.no_grad()
 def main(device: str) -> None:
     torch.manual_seed(0)
-    name = torch.cuda.get_device_name() if device == "cuda" else f"{torch.get_num_threads()} CPU threads"
+    name = (
+        torch.cuda.get_device_name()
+        if device == "cuda"
+        else f"{torch.get_num_threads()} CPU threads"
+    )
     bandwidth = _bytes_per_second(device)
     print(f"{name}, torch {torch.__version__}, copy bandwidth {bandwidth / 1e9:.0f} GB/s")
     for n, k in SIZES[device]:
@@ -75,6 +84,8 @@ def main(device: str) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", choices=SIZES, default="cpu")
     main(parser.parse_args().device)

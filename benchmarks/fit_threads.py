@@ -37,7 +37,10 @@ def seconds(outputs: sc.Outputs, labels: torch.Tensor, n_threads: int) -> float:
 def main() -> None:
     generator, cores = torch.Generator().manual_seed(0), os.cpu_count() or 1
     logits = 3 * torch.randn(100, 100, generator=generator)
-    outputs, labels = sc.Outputs(logits), (logits / 1.5).softmax(-1).multinomial(1, generator=generator).squeeze(1)
+    outputs, labels = (
+        sc.Outputs(logits),
+        (logits / 1.5).softmax(-1).multinomial(1, generator=generator).squeeze(1),
+    )
     seconds(outputs, labels, 1)  # tables are made once
     print(f"{SPIN}={os.environ.get(SPIN, '(not set)')}")
     for n_busy in sorted({0, 1, cores // 2, cores}):

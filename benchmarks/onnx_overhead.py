@@ -34,7 +34,10 @@ METHODS: dict[str, Callable[[], sc.Calibrator]] = sc.CALIBRATORS | {
     "adats": lambda: sc.AdaptiveTemperatureScaling(n_epochs=1),
     "dirichlet": lambda: sc.DirichletTemperatureScaling(n_steps=10),
     "sts of the paper": lambda: sc.SimplexTemperatureScaling(
-        betas=(1.0,), widths=sc.SimplexTemperatureScaling.paper().widths, n_steps=10, head=False
+        betas=(1.0,),
+        widths=sc.SimplexTemperatureScaling.paper().widths,
+        n_steps=10,
+        likelihood_head=False,
     ),
 }  # taught briefly, where that takes minutes: it changes neither the graph nor its time
 
@@ -80,9 +83,14 @@ def agreement(graph: Graph, inputs: Tensor, size: int) -> tuple[float, int]:
     """Return the largest difference of a probability between onnxruntime and torch, and how many labels differ."""
     assert graph.model is not None
     expected = graph.model.predict(inputs)
-    parts = [graph.session.run(["probs", "label"], {"inputs": part.numpy()}) for part in inputs.split(size)]
+    parts = [
+        graph.session.run(["probs", "label"], {"inputs": part.numpy()})
+        for part in inputs.split(size)
+    ]
     probs, label = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return float(np.abs(probs - expected.probs.numpy()).max()), int((label != expected.label.numpy()).sum())
+    return float(np.abs(probs - expected.probs.numpy()).max()), int(
+        (label != expected.label.numpy()).sum()
+    )
 
 
 def seconds(found: dict[str, Graph], inputs: Tensor, repeats: int) -> dict[str, float]:
@@ -102,8 +110,12 @@ def main(threads: int) -> None:
     data = prepare()
     inputs = normalise(data.test_images[:1000])
     found = graphs(data, inputs[:2], threads)
-    print(f"onnxruntime {onnxruntime.__version__}, torch {torch.__version__}, CPU, threads: {threads}\n")
-    print("Largest difference of 1000 × 10 probabilities, and labels that differ; batch 1, batch 257\n")
+    print(
+        f"onnxruntime {onnxruntime.__version__}, torch {torch.__version__}, CPU, threads: {threads}\n"
+    )
+    print(
+        "Largest difference of 1000 × 10 probabilities, and labels that differ; batch 1, batch 257\n"
+    )
     print("| method | difference | labels |\n|---|---|---|")
     for name, graph in list(found.items())[1:]:
         (one, wrong), (many, wrong_too) = (agreement(graph, inputs, size) for size in (1, 257))
@@ -113,14 +125,24 @@ def main(threads: int) -> None:
     columns = [seconds(found, inputs[:n], repeats) for n, repeats in BATCHES.items()]
     bare = [column[BARE] for column in columns]
     print("\nTime over that of the bare network (and microseconds more for the batch)\n")
-    print("| graph |" + "".join(f" batch {n} |" for n in BATCHES) + "\n|---|" + "---|" * len(BATCHES))
+    print(
+        "| graph |" + "".join(f" batch {n} |" for n in BATCHES) + "\n|---|" + "---|" * len(BATCHES)
+    )
     for name in found:
-        cells = [f"{c[name] / b:.2f} ({1e6 * (c[name] - b):+.0f})" for c, b in zip(columns, bare, strict=True)]
+        cells = [
+            f"{c[name] / b:.2f} ({1e6 * (c[name] - b):+.0f})"
+            for c, b in zip(columns, bare, strict=True)
+        ]
         print(f"| {name} | " + " | ".join(cells) + " |")
-    print("\nbare network: " + ", ".join(f"{1e6 * b:.0f} µs for {n}" for b, n in zip(bare, BATCHES, strict=True)))
+    print(
+        "\nbare network: "
+        + ", ".join(f"{1e6 * b:.0f} µs for {n}" for b, n in zip(bare, BATCHES, strict=True))
+    )
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--threads", type=int, default=1)
     main(parser.parse_args().threads)

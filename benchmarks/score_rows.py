@@ -56,7 +56,9 @@ def write(path: Path, rows: int, with_features: bool) -> Path:
         n = min(GROUP, rows - start)
         features = np.maximum(rng.standard_normal((n, D), dtype=np.float32), 0)
         logits = features @ weight.T
-        columns = {"id": np.arange(start, start + n)} | {f"logit_{i}": logits[:, i] for i in range(K)}
+        columns = {"id": np.arange(start, start + n)} | {
+            f"logit_{i}": logits[:, i] for i in range(K)
+        }
         if with_features:
             columns |= {f"feature_{i}": features[:, i] for i in range(D)}
         table = pa.table(columns)
@@ -89,7 +91,10 @@ def start(*arguments: object, environment: dict[str, str] | None = None) -> "sub
 def report(name: str, process: "subprocess.Popen[str]") -> None:
     found = json.loads(process.communicate()[0].splitlines()[-1])
     rate = found["rows"] / found["seconds"]
-    print(f"{name}: {found['rows']:>10} rows, {rate:>8.0f} rows/s, peak {found['mib']:.0f} MiB", flush=True)
+    print(
+        f"{name}: {found['rows']:>10} rows, {rate:>8.0f} rows/s, peak {found['mib']:.0f} MiB",
+        flush=True,
+    )
 
 
 def on_ray(folder: Path, data: Path) -> None:
@@ -126,7 +131,10 @@ def main() -> None:
         for method, rows in (("ts", options.ts), ("sts", options.sts)):
             for n in (rows // 10, rows):
                 data = write(folder / f"{method}.in.parquet", n, with_features=method == "sts")
-                report(method, start(folder / f"{method}.safetensors", data, folder / f"{method}.parquet"))
+                report(
+                    method,
+                    start(folder / f"{method}.safetensors", data, folder / f"{method}.parquet"),
+                )
         if options.ray:
             on_ray(folder, data)
 

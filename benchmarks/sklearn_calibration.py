@@ -52,7 +52,10 @@ THEIRS = ("temperature", "sigmoid", "isotonic")
 METHODS: dict[str, Callable[[Any], Any]] = {
     "STS": lambda e: SimplexCalibratedClassifier(e, random_state=0),
     "TS": lambda e: SimplexCalibratedClassifier(e, method="ts"),
-    **{f"{m}, one": lambda e, m=m: CalibratedClassifierCV(e, method=m, ensemble=False) for m in THEIRS},  # type: ignore[misc]
+    **{
+        f"{m}, one": lambda e, m=m: CalibratedClassifierCV(e, method=m, ensemble=False)
+        for m in THEIRS
+    },  # type: ignore[misc]
     **{f"{m}, five": lambda e, m=m: CalibratedClassifierCV(e, method=m) for m in THEIRS},  # type: ignore[misc]
 }
 ONE = [method for method in METHODS if "five" not in method]  # the first columns
@@ -71,9 +74,13 @@ def scores(data: Callable[..., Any], estimator: Any, splits: int) -> Scores:
     inputs, labels = data(return_X_y=True)
     found = []
     for seed in range(splits):
-        x, new, y, truth = train_test_split(inputs, labels, test_size=0.5, stratify=labels, random_state=seed)
+        x, new, y, truth = train_test_split(
+            inputs, labels, test_size=0.5, stratify=labels, random_state=seed
+        )
         own = estimator.fit(x, y).predict(new)
-        found.append([judge(make(estimator).fit(x, y), own, new, truth) for make in METHODS.values()])
+        found.append(
+            [judge(make(estimator).fit(x, y), own, new, truth) for make in METHODS.values()]
+        )
     return np.array(found)
 
 
@@ -85,21 +92,31 @@ def line(case: tuple[str, str], values: Scores, digits: int) -> str:
 
 
 def winners(results: dict[tuple[str, str], Scores], column: int, methods: list[str]) -> str:
-    best = Counter(methods[values[:, : len(methods), column].mean(0).argmin()] for values in results.values())
+    best = Counter(
+        methods[values[:, : len(methods), column].mean(0).argmin()] for values in results.values()
+    )
     return ", ".join(f"{method} in {n}" for method, n in best.most_common())
 
 
 def main(splits: int) -> None:
-    warnings.simplefilter("ignore")  # T is not determined where all held-out samples are classified correctly
+    warnings.simplefilter(
+        "ignore"
+    )  # T is not determined where all held-out samples are classified correctly
     results = {(d, e): scores(DATA[d], ESTIMATORS[e], splits) for d in DATA for e in ESTIMATORS}
     print(f"{len(results)} cases, {splits} splits")
     for column, (name, digits) in enumerate([("NLL", 3), ("ECE %", 1)]):
         print(f"\n| {name} | {' | '.join(METHODS)} |\n|:--|{'--:|' * len(METHODS)}")
-        print(*(line(case, values[:, :, column], digits) for case, values in results.items()), sep="\n")
+        print(
+            *(line(case, values[:, :, column], digits) for case, values in results.items()),
+            sep="\n",
+        )
         print("\nbest of all:", winners(results, column, list(METHODS)))
         print("best with one estimator:", winners(results, column, ONE))
     changed = np.mean([values[:, :, 2].mean(0) for values in results.values()], 0)
-    print("predictions changed, %:", ", ".join(f"{m} {c:.1f}" for m, c in zip(METHODS, changed, strict=True)))
+    print(
+        "predictions changed, %:",
+        ", ".join(f"{m} {c:.1f}" for m, c in zip(METHODS, changed, strict=True)),
+    )
 
 
 if __name__ == "__main__":

@@ -41,7 +41,12 @@ def main(args: argparse.Namespace) -> None:
     images = torch.randint(256, (n, args.channels, args.side, args.side), dtype=torch.uint8)
     labels = torch.randint(args.classes, (n,))
     pictures = Pictures(
-        images, labels, mean=[0.5] * args.channels, std=[0.25] * args.channels, augment=CROPS_AND_FLIPS, device="cuda"
+        images,
+        labels,
+        mean=[0.5] * args.channels,
+        std=[0.25] * args.channels,
+        augment=CROPS_AND_FLIPS,
+        device="cuda",
     )
     print(
         f"{args.network}, {args.dtype}, compiled: {args.compiled}; {torch.cuda.get_device_name()}, {torch.__version__}"
@@ -49,8 +54,12 @@ def main(args: argparse.Namespace) -> None:
     for m in args.at_once:
         torch.cuda.reset_peak_memory_stats()
         start = time.perf_counter()
-        networks = [make(args.network, args.channels, args.classes, seed).cuda() for seed in range(m)]
-        training = Training(networks, pictures, range(m), 200, BATCH, getattr(torch, args.dtype), args.compiled)
+        networks = [
+            make(args.network, args.channels, args.classes, seed).cuda() for seed in range(m)
+        ]
+        training = Training(
+            networks, pictures, range(m), 200, BATCH, getattr(torch, args.dtype), args.compiled
+        )
         ready = time.perf_counter() - start
         speed = m * BATCH * STEPS / measure(training)
         memory = torch.cuda.max_memory_reserved() / 2**30
@@ -64,7 +73,9 @@ def main(args: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--network", default="resnet18", choices=NETWORKS)
     parser.add_argument("--side", type=int, default=32)
     parser.add_argument("--channels", type=int, default=3)

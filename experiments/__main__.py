@@ -34,12 +34,20 @@ def seeds_of(text: str) -> list[int]:
 
 def parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
-    whole = argparse.ArgumentParser("python -m experiments", description=__doc__, formatter_class=raw)
+    whole = argparse.ArgumentParser(
+        "python -m experiments", description=__doc__, formatter_class=raw
+    )
     commands = whole.add_subparsers(dest="command", metavar="COMMAND")
-    _add_run(commands.add_parser("run", help="do what is left of a study; exit code 3: the time is up, something left"))
+    _add_run(
+        commands.add_parser(
+            "run", help="do what is left of a study; exit code 3: the time is up, something left"
+        )
+    )
     getting = commands.add_parser("download", help="fetch the official data sets")
     getting.add_argument("data", type=Path)
-    getting.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(FILES)}; all of them by default")
+    getting.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"of {', '.join(FILES)}; all of them by default"
+    )
     commands.add_parser("render", help="write the results page from the records")
     return whole
 
@@ -49,16 +57,46 @@ def _add_run(run: argparse.ArgumentParser) -> None:
     run.add_argument("study", choices=STUDIES, metavar="STUDY", help=studies)
     run.add_argument("--rows", nargs="+", choices=ROWS, metavar="ROW", help=f"of {', '.join(ROWS)}")
     run.add_argument("--seeds", type=seeds_of, default=list(range(5)), help="0-4 by default")
-    run.add_argument("--methods", nargs="+", choices=METHODS, metavar="METHOD", help="those of the study by default")
-    run.add_argument("--data", type=Path, required=True, help="where the data sets are: see experiments/data.py")
-    run.add_argument("--cache", type=Path, required=True, help="for weights and outputs; a later run needs it again")
+    run.add_argument(
+        "--methods",
+        nargs="+",
+        choices=METHODS,
+        metavar="METHOD",
+        help="those of the study by default",
+    )
+    run.add_argument(
+        "--data", type=Path, required=True, help="where the data sets are: see experiments/data.py"
+    )
+    run.add_argument(
+        "--cache",
+        type=Path,
+        required=True,
+        help="for weights and outputs; a later run needs it again",
+    )
     run.add_argument("--results", type=Path, help="for the records; experiments/results by default")
-    run.add_argument("--device", default="cpu", help="for pre-training and the methods that gain from it: cpu, cuda")
-    run.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 1) - 2), help="processes for the others")
-    run.add_argument("--at-once", type=int, default=5, help="networks of one data set to pre-train at once")
-    run.add_argument("--compiled", action="store_true", help="compile the networks before they train")
+    run.add_argument(
+        "--device",
+        default="cpu",
+        help="for pre-training and the methods that gain from it: cpu, cuda",
+    )
+    run.add_argument(
+        "--workers",
+        type=int,
+        default=max(1, (os.cpu_count() or 1) - 2),
+        help="processes for the others",
+    )
+    run.add_argument(
+        "--at-once", type=int, default=5, help="networks of one data set to pre-train at once"
+    )
+    run.add_argument(
+        "--compiled", action="store_true", help="compile the networks before they train"
+    )
     run.add_argument("--seconds", type=float, default=math.inf, help="stop after so long")
-    run.add_argument("--trial", action="store_true", help="few steps, to see that all works; records stay in CACHE")
+    run.add_argument(
+        "--trial",
+        action="store_true",
+        help="few steps, to see that all works; records stay in CACHE",
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -67,7 +105,9 @@ def main(arguments: list[str] | None = None) -> int:
     if args.command == "run":
         rows = STUDIES[args.study].rows
         if wrong := set(args.rows or ()) - set(rows):
-            whole.error(f"argument --rows: {args.study} has {', '.join(rows)}; got {', '.join(sorted(wrong))}")
+            whole.error(
+                f"argument --rows: {args.study} has {', '.join(rows)}; got {', '.join(sorted(wrong))}"
+            )
         try:
             return _run(args)
         except (JobsFailedError, FileNotFoundError) as error:

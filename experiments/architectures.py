@@ -12,7 +12,13 @@ from torch.nn.functional import relu
 
 from simplexcal.demo.lenet5 import LeNet5
 
-VGG16 = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))  # channels, between the poolings
+VGG16 = (
+    (64, 64),
+    (128, 128),
+    (256, 256, 256),
+    (512, 512, 512),
+    (512, 512, 512),
+)  # channels, between the poolings
 RESNET18, RESNET50 = (2, 2, 2, 2), (3, 4, 6, 3)  # blocks in each stage
 DENSENET121, GROWTH = (6, 12, 24, 16), 32
 
@@ -20,7 +26,9 @@ DENSENET121, GROWTH = (6, 12, 24, 16), 32
 class Classifier(nn.Module):
     """A body that gives features, the channels at ``side`` × ``side`` places, and a linear layer for their logits."""
 
-    def __init__(self, body: Sequence[nn.Module], n_channels: int, n_classes: int, side: int = 1) -> None:
+    def __init__(
+        self, body: Sequence[nn.Module], n_channels: int, n_classes: int, side: int = 1
+    ) -> None:
         super().__init__()
         self.body = nn.Sequential(*body, nn.AdaptiveAvgPool2d(side), nn.Flatten())
         self.head = nn.Linear(n_channels * side**2, n_classes)
@@ -89,7 +97,9 @@ def resnet18(n_channels: int = 3, n_classes: int = 10) -> Classifier:
 
 def resnet18_strided(n_channels: int = 3, n_classes: int = 10) -> Classifier:
     """Return a ResNet-18 as published for large images: its stem leaves a quarter of their side."""
-    return _resnet(BasicBlock, RESNET18, [*_strided_stem(n_channels), nn.MaxPool2d(3, 2, 1)], n_classes)
+    return _resnet(
+        BasicBlock, RESNET18, [*_strided_stem(n_channels), nn.MaxPool2d(3, 2, 1)], n_classes
+    )
 
 
 def resnet18_pooled(n_channels: int = 3, n_classes: int = 10) -> Classifier:
@@ -166,7 +176,10 @@ def make(name: str, n_channels: int, n_classes: int, seed: int) -> nn.Module:
 
 
 def _resnet(
-    block: type[BasicBlock] | type[Bottleneck], n_blocks: Sequence[int], stem: Sequence[nn.Module], n_classes: int
+    block: type[BasicBlock] | type[Bottleneck],
+    n_blocks: Sequence[int],
+    stem: Sequence[nn.Module],
+    n_classes: int,
 ) -> Classifier:
     body, n = [*stem], 64
     for stage, count in enumerate(n_blocks):
@@ -187,7 +200,9 @@ def _vgg16(n_channels: int) -> list[nn.Module]:
         for n_out in stage:
             body += [nn.Conv2d(n_in, n_out, 3, padding=1), nn.BatchNorm2d(n_out), nn.ReLU()]
             n_in = n_out
-        body.append(nn.MaxPool2d(2, ceil_mode=True))  # of odd sides, which 28 × 28 leads to, nothing is cut off
+        body.append(
+            nn.MaxPool2d(2, ceil_mode=True)
+        )  # of odd sides, which 28 × 28 leads to, nothing is cut off
     return body
 
 

@@ -71,9 +71,13 @@ class Pictures:
             )
         self.augment = augment
         height, width = images.shape[2:] if augment.side is None else (augment.side, augment.side)
-        self.places = min(images.shape[2] - height, images.shape[3] - width) + 2 * augment.padding + 1
+        self.places = (
+            min(images.shape[2] - height, images.shape[3] - width) + 2 * augment.padding + 1
+        )
         if self.places < 1:
-            raise ValueError(f"A crop of {height} × {width} does not fit into images of {tuple(images.shape[2:])}.")
+            raise ValueError(
+                f"A crop of {height} × {width} does not fit into images of {tuple(images.shape[2:])}."
+            )
         self.padded = pad(images.to(device), [augment.padding] * 4).permute(0, 2, 3, 1).contiguous()
         self.labels = labels.to(device).long()
         self.y, self.x = (torch.arange(side, device=device) for side in (height, width))

@@ -15,10 +15,42 @@ from experiments.formats import read_cifar, read_idx, read_images, read_names, r
 from simplexcal.demo.fashion_mnist import CLASSES as FASHION_CLASSES
 from simplexcal.demo.fashion_mnist import halves
 
-__all__ = ["NORMALISATION", "SETS", "STRANGERS", "Images", "Normalisation", "halves", "load", "load_ood", "normalise"]
+__all__ = [
+    "NORMALISATION",
+    "SETS",
+    "STRANGERS",
+    "Images",
+    "Normalisation",
+    "halves",
+    "load",
+    "load_ood",
+    "normalise",
+]
 
-CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-STL10_CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
+CIFAR10_CLASSES = (
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+)
+STL10_CLASSES = (
+    "airplane",
+    "bird",
+    "car",
+    "cat",
+    "deer",
+    "dog",
+    "horse",
+    "monkey",
+    "ship",
+    "truck",
+)
 
 
 class Images(NamedTuple):
@@ -71,7 +103,10 @@ def _fashion_mnist(folder: Path) -> Images:
 
 
 def _idx(folder: Path, split: str) -> tuple[Tensor, Tensor]:
-    images, labels = (read_idx(_gzipped(folder / f"{split}-{part}-ubyte")) for part in ("images-idx3", "labels-idx1"))
+    images, labels = (
+        read_idx(_gzipped(folder / f"{split}-{part}-ubyte"))
+        for part in ("images-idx3", "labels-idx1")
+    )
     return images.unsqueeze(1), labels.long()
 
 
@@ -81,8 +116,15 @@ def _gzipped(path: Path) -> Path:
 
 def _cifar10(folder: Path) -> Images:
     source = folder / "cifar-10-batches-bin"
-    images, labels = zip(*(read_cifar(source / f"data_batch_{i}.bin", 1) for i in range(1, 6)), strict=True)
-    return Images(torch.cat(images), torch.cat(labels), *read_cifar(source / "test_batch.bin", 1), CIFAR10_CLASSES)
+    images, labels = zip(
+        *(read_cifar(source / f"data_batch_{i}.bin", 1) for i in range(1, 6)), strict=True
+    )
+    return Images(
+        torch.cat(images),
+        torch.cat(labels),
+        *read_cifar(source / "test_batch.bin", 1),
+        CIFAR10_CLASSES,
+    )
 
 
 def _cifar100(folder: Path) -> Images:
@@ -93,7 +135,10 @@ def _cifar100(folder: Path) -> Images:
 
 def _stl10(folder: Path) -> Images:
     source = folder / "stl10_binary"
-    train, test = (read_stl10(source / f"{split}_X.bin", source / f"{split}_y.bin") for split in ("train", "test"))
+    train, test = (
+        read_stl10(source / f"{split}_X.bin", source / f"{split}_y.bin")
+        for split in ("train", "test")
+    )
     return Images(*train, *test, STL10_CLASSES)
 
 

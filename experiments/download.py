@@ -48,18 +48,27 @@ FILES: dict[str, tuple[Remote, ...]] = {
         Remote(
             f"{TORONTO}/cifar-100-binary.tar.gz",
             "03b5dce01913d631647c71ecec9e9cb8",
-            members=tuple(f"cifar-100-binary/{name}" for name in ("train.bin", "test.bin", "fine_label_names.txt")),
+            members=tuple(
+                f"cifar-100-binary/{name}"
+                for name in ("train.bin", "test.bin", "fine_label_names.txt")
+            ),
         ),
     ),
     "stl10": (
         Remote(
             f"{STANFORD}/stl10_binary.tar.gz",
             "91f7769df0f17e558f3565bffb0c7dfb",
-            members=tuple(f"stl10_binary/{name}.bin" for name in ("train_X", "train_y", "test_X", "test_y")),
+            members=tuple(
+                f"stl10_binary/{name}.bin" for name in ("train_X", "train_y", "test_X", "test_y")
+            ),
         ),
     ),
     "svhn": (
-        Remote("http://ufldl.stanford.edu/housenumbers/test_32x32.mat", "eb5a983be6a315427106f1b164d9cef3", "svhn"),
+        Remote(
+            "http://ufldl.stanford.edu/housenumbers/test_32x32.mat",
+            "eb5a983be6a315427106f1b164d9cef3",
+            "svhn",
+        ),
     ),
 }
 
@@ -79,7 +88,11 @@ def download(name: str, folder: Path) -> None:
 def _retrieve(remote: Remote, folder: Path) -> Path:
     pooch: Any = import_module("pooch")
     name = PurePosixPath(remote.url).name
-    return Path(pooch.retrieve(remote.url, known_hash=f"md5:{remote.md5}", fname=name, path=folder, progressbar=False))
+    return Path(
+        pooch.retrieve(
+            remote.url, known_hash=f"md5:{remote.md5}", fname=name, path=folder, progressbar=False
+        )
+    )
 
 
 def _unpack(archive: Path, folder: Path, members: tuple[str, ...]) -> None:

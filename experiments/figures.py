@@ -19,7 +19,11 @@ from simplexcal.plots import beta_sensitivity, simplex_density, simplex_grid
 
 SHOWN = ("none", "sts-paper", "sts", "dirichlet")  # methods in a reliability figure
 LOGITS, TEMPERATURES = (1.0, 0.5, 0.25), (0.2, 1.0, 2.0, 10.0, 20.0)  # of the paper's Appendix D
-FIXED: Any = {"svg.hashsalt": "simplexcal", "svg.fonttype": "none", "font.size": 9}  # the same records, the same file
+FIXED: Any = {
+    "svg.hashsalt": "simplexcal",
+    "svg.fonttype": "none",
+    "font.size": 9,
+}  # the same records, the same file
 
 
 def reliability(group: Group, path: Path) -> None:
@@ -52,7 +56,9 @@ def densities(path: Path) -> None:
             (above, f"Dirichlet, t = {t:g}", Dirichlet((logits / t).exp())),
             (below, f"Concrete, λ = {t:g}", sc.Concrete(logits, t)),
         ):
-            simplex_density(law.log_prob(points), ax, log=True, class_names=("", "", ""), colorbar=False)
+            simplex_density(
+                law.log_prob(points), ax, log=True, class_names=("", "", ""), colorbar=False
+            )
             ax.set_title(name)
     _save(figure, path)
 
@@ -63,7 +69,10 @@ def sensitivity(rows: Searched, path: Path) -> None:
     ax = figure.subplots()
     for row, records in rows.items():
         found = {b: found for b in PAPER_BETAS if (found := errors(records, b, "test"))}
-        medians, spreads = list(map(statistics.median, found.values())), list(map(spread, found.values()))
+        medians, spreads = (
+            list(map(statistics.median, found.values())),
+            list(map(spread, found.values())),
+        )
         beta_sensitivity(list(found), medians, ax, spread=spreads, label=ROWS[row].title)
     _save(figure, path)
 
@@ -71,4 +80,6 @@ def sensitivity(rows: Searched, path: Path) -> None:
 def _save(figure: Figure, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context(FIXED):
-        figure.savefig(path, dpi=110, metadata={"Date": None} if path.suffix == ".svg" else {"Software": None})
+        figure.savefig(
+            path, dpi=110, metadata={"Date": None} if path.suffix == ".svg" else {"Software": None}
+        )

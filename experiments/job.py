@@ -25,7 +25,10 @@ from simplexcal.io import load_calibrator, save_calibrator
 from simplexcal.metrics import ece, nll, reliability
 
 Record = dict[str, Any]
-BETAS = (sc.SimplexTemperatureScaling, sc.DirichletTemperatureScaling)  # methods that can try several β
+BETAS = (
+    sc.SimplexTemperatureScaling,
+    sc.DirichletTemperatureScaling,
+)  # methods that can try several β
 
 
 class Job(NamedTuple):
@@ -83,7 +86,9 @@ def _fit(job: Job, data: Halves, place: Place) -> Fitted:
     generator = torch.Generator(device).manual_seed(job.seed)
     with _tensor_cores():
         start = time.perf_counter()
-        fitted = calibrator(job.method, place.trial).fit(outputs, labels, mixup=source, generator=generator)
+        fitted = calibrator(job.method, place.trial).fit(
+            outputs, labels, mixup=source, generator=generator
+        )
         _wait(device)
         seconds = time.perf_counter() - start
     path = place.calibrator(job.row, job.seed, job.method)
@@ -153,22 +158,34 @@ def _judged(job: Job, fitted: Fitted, data: Halves, place: Place) -> Record:
         "bins": _bins(prediction, data.test_labels),
         "betas": _each_beta(fitted, data),
     }
-    if isinstance(fitted.calibrator, sc.SimplexTemperatureScaling) and not fitted.calibrator.head:
-        record["sampled"] = judged_by_mean(fitted.calibrator.concrete(test), data.test_labels, job.seed)
+    if (
+        isinstance(fitted.calibrator, sc.SimplexTemperatureScaling)
+        and not fitted.calibrator.likelihood_head
+    ):
+        record["sampled"] = judged_by_mean(
+            fitted.calibrator.concrete(test), data.test_labels, job.seed
+        )
     if job.stranger is not None:
         strangers = read_strangers(job.row, job.seed, job.stranger, place)
         unknown = _on_cpu(fitted.calibrator(strangers.to(fitted.device)))
         told_apart = evaluate_ood(prediction, unknown).as_dict()
         record["ood"] = {**_plain(told_apart), **judged_by_energy(data.test, strangers)}
         if isinstance(fitted.calibrator, sc.SimplexTemperatureScaling):
-            known, unlike = (fitted.calibrator.concrete(outputs) for outputs in (test, strangers.to(fitted.device)))
+            known, unlike = (
+                fitted.calibrator.concrete(outputs)
+                for outputs in (test, strangers.to(fitted.device))
+            )
             record["ood"]["sampled_entropy_auroc"] = judged_by_samples(known, unlike, job.seed)
     return record
 
 
 def _each_beta(fitted: Fitted, data: Halves) -> list[Record] | None:
     """Return ECE and NLL on both halves for each β of a fit that tried several."""
-    if fitted.seconds is None or not isinstance(fitted.calibrator, BETAS) or len(fitted.calibrator.betas) == 1:
+    if (
+        fitted.seconds is None
+        or not isinstance(fitted.calibrator, BETAS)
+        or len(fitted.calibrator.betas) == 1
+    ):
         return None
     return [
         {
@@ -183,7 +200,9 @@ def _each_beta(fitted: Fitted, data: Halves) -> list[Record] | None:
 def _on_cpu(prediction: sc.Prediction) -> sc.Prediction:
     """Return the prediction where judging it gives the same numbers on every machine."""
     values = {field.name: getattr(prediction, field.name) for field in fields(prediction)}
-    moved: dict[str, Any] = {name: None if value is None else value.cpu() for name, value in values.items()}
+    moved: dict[str, Any] = {
+        name: None if value is None else value.cpu() for name, value in values.items()
+    }
     return sc.Prediction(**moved)
 
 
@@ -195,8 +214,13 @@ def _preserved(prediction: sc.Prediction, outputs: sc.Outputs) -> bool:
 
 def _brief(prediction: sc.Prediction, labels: torch.Tensor) -> Record:
     correct = prediction.label == labels
-    error, gap = ece(prediction.confidence, correct), (prediction.confidence - correct.to(prediction.confidence)).mean()
-    return _plain({"ece": error.item(), "nll": nll(prediction.probs, labels).item(), "gap": gap.item()})
+    error, gap = (
+        ece(prediction.confidence, correct),
+        (prediction.confidence - correct.to(prediction.confidence)).mean(),
+    )
+    return _plain(
+        {"ece": error.item(), "nll": nll(prediction.probs, labels).item(), "gap": gap.item()}
+    )
 
 
 def _bins(prediction: sc.Prediction, labels: torch.Tensor) -> Record:

@@ -32,17 +32,25 @@ class Learner:
     and momenta are copied and updated in one pass, as vectors in the order of memory.
     """
 
-    def __init__(self, net: nn.Module, dtype: torch.dtype = torch.float32, compiled: bool = False) -> None:
+    def __init__(
+        self, net: nn.Module, dtype: torch.dtype = torch.float32, compiled: bool = False
+    ) -> None:
         self.net, self.dtype = net.train(), dtype
         arrange(net, torch.channels_last)
-        kept = {id(p) for m in net.modules() if isinstance(m, nn.BatchNorm2d) for p in m.parameters()}
+        kept = {
+            id(p) for m in net.modules() if isinstance(m, nn.BatchNorm2d) for p in m.parameters()
+        }
         self.copies = {
             name: p.detach().to(p.dtype if id(p) in kept else dtype, copy=True).requires_grad_()
             for name, p in net.named_parameters()
         }
         self.weights = [_flat(p.detach()) for p in net.parameters()]
-        self.gradients, self.momenta = ([torch.zeros_like(w) for w in self.weights] for _ in range(2))
-        self.loss, self.scale = (torch.full((), v, device=self.weights[0].device) for v in (0.0, SCALE))
+        self.gradients, self.momenta = (
+            [torch.zeros_like(w) for w in self.weights] for _ in range(2)
+        )
+        self.loss, self.scale = (
+            torch.full((), v, device=self.weights[0].device) for v in (0.0, SCALE)
+        )
         self.logits = torch.compile(self._logits) if compiled else self._logits
 
     def step(self, images: Tensor, labels: Tensor, rate: Tensor) -> None:

@@ -68,7 +68,9 @@ class Form(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits of normalised images (N, 1, 28, 28)."""
-        with torch.autocast(images.device.type, torch.bfloat16, self.half_precision, cache_enabled=False):
+        with torch.autocast(
+            images.device.type, torch.bfloat16, self.half_precision, cache_enabled=False
+        ):
             logits: Tensor = self.layers(images)
         return logits.float()
 
@@ -92,7 +94,9 @@ def run(data: Path, device: str, out: Path = PATH, epochs: int = 200) -> None:
     inputs, labels = normalise(images.test_images, norm).to(device), images.test_labels.to(device)
     with out.open("w") as file, torch.no_grad():
         for (name, seed), net in zip(jobs, networks, strict=True):
-            file.write(json.dumps({"form": name, "seed": seed, **_judged(net(inputs), labels)}) + "\n")
+            file.write(
+                json.dumps({"form": name, "seed": seed, **_judged(net(inputs), labels)}) + "\n"
+            )
 
 
 def _network(name: str, seed: int) -> Form:
@@ -125,7 +129,9 @@ def section(path: Path = PATH) -> str:
     lines = []
     for name in FORMS:
         rows = [r for r in records if r["form"] == name]
-        lines.append([name, *(", ".join(f"{100 * r[key]:.2f}" for r in rows) for key in ("accuracy", "ece"))])
+        lines.append(
+            [name, *(", ".join(f"{100 * r[key]:.2f}" for r in rows) for key in ("accuracy", "ece"))]
+        )
     found = markdown(("form", "accuracy %", "ECE %"), lines)
     return SECTION.format(paper=PAPER, nearest=nearest(path), table=found)
 
@@ -133,7 +139,10 @@ def section(path: Path = PATH) -> str:
 def nearest(path: Path = PATH) -> str:
     """Return the form whose mean accuracy over the seeds is nearest to the paper's."""
     records = _read(path)
-    means = {name: 100 * statistics.mean(r["accuracy"] for r in records if r["form"] == name) for name in FORMS}
+    means = {
+        name: 100 * statistics.mean(r["accuracy"] for r in records if r["form"] == name)
+        for name in FORMS
+    }
     return min(means, key=lambda name: abs(means[name] - PAPER))
 
 

@@ -5,8 +5,14 @@ from typing import Any, NamedTuple
 
 import simplexcal as sc
 
-PAPER_BETAS, PAPER_WIDTHS = sc.SimplexTemperatureScaling.paper().betas, sc.SimplexTemperatureScaling.paper().widths
-SMALL_WIDTHS = (512, 256)  # Appendix G.2 has "fewer layers and narrower widths" and no more in words
+PAPER_BETAS, PAPER_WIDTHS = (
+    sc.SimplexTemperatureScaling.paper().betas,
+    sc.SimplexTemperatureScaling.paper().widths,
+)
+SMALL_WIDTHS = (
+    512,
+    256,
+)  # Appendix G.2 has "fewer layers and narrower widths" and no more in words
 N_MIXES = 50_000  # for each β
 
 
@@ -41,16 +47,19 @@ def drawn_once(**changes: Any) -> Callable[[], sc.Calibrator]:
     ``changes`` are of its other settings.
     """
     paper = sc.SimplexTemperatureScaling.paper().settings
-    settings: dict[str, Any] = {**paper, "fresh": False, "pool_size": N_MIXES, **changes}
+    settings: dict[str, Any] = {**paper, "resample": False, "pool_size": N_MIXES, **changes}
     return lambda: sc.SimplexTemperatureScaling(**settings)
 
 
 def branch_alone(*betas: float, **settings: Any) -> Callable[[], sc.Calibrator]:
     """Return a maker of the default's branch without its head: the branch gives the probabilities too."""
-    return lambda: sc.SimplexTemperatureScaling(betas, head=False, **settings)
+    return lambda: sc.SimplexTemperatureScaling(betas, likelihood_head=False, **settings)
 
 
-INPUTS, FEATURES = Mixes("inputs", 10, 10), Mixes("features", 100, 10, fresh=True)  # the paper's; the default's
+INPUTS, FEATURES = (
+    Mixes("inputs", 10, 10),
+    Mixes("features", 100, 10, fresh=True),
+)  # the paper's; the default's
 MIXED = {"features": FEATURES, "inputs": INPUTS}
 UNCERTAINTY_BETAS = (0.5, 1.0, 2.0, 4.0, 8.0)
 FEW = (100, 250, 500, 1000, 2000)
@@ -70,9 +79,11 @@ METHODS: dict[str, Method] = {
     "sts-r100-s1": Method(drawn_once(), Mixes("inputs", 100, 1), gpu=True),
     "sts-small": Method(drawn_once(widths=SMALL_WIDTHS), INPUTS, gpu=True),
     "sts-steps-3000": Method(drawn_once(n_steps=3000), INPUTS, gpu=True),
-    "sts-annealed": Method(drawn_once(anneal=True), INPUTS, gpu=True),
+    "sts-annealed": Method(drawn_once(lr_decay=True), INPUTS, gpu=True),
     "dirichlet": Method(
-        lambda: sc.DirichletTemperatureScaling(PAPER_BETAS, fresh=False, pool_size=N_MIXES), INPUTS, gpu=True
+        lambda: sc.DirichletTemperatureScaling(PAPER_BETAS, resample=False, pool_size=N_MIXES),
+        INPUTS,
+        gpu=True,
     ),
     "ets-nll": Method(lambda: sc.EnsembleTemperatureScaling("nll")),
     "ts-x0.3": Method(sc.TemperatureScaling, factor=0.3),
@@ -87,7 +98,9 @@ METHODS: dict[str, Method] = {
         for beta in UNCERTAINTY_BETAS
     },
 }
-_UNMIXED = {name: METHODS[name]._replace(mixes=None) for name in EXCHANGED}  # which change no probability of "sts"
+_UNMIXED = {
+    name: METHODS[name]._replace(mixes=None) for name in EXCHANGED
+}  # which change no probability of "sts"
 METHODS.update({f"{name}-of-{n}": _UNMIXED[name]._replace(n_fit=n) for name in OF_FEW for n in FEW})
 METHODS.update({f"{name}-exchanged": _UNMIXED[name]._replace(exchanged=True) for name in EXCHANGED})
 
@@ -110,13 +123,23 @@ TITLES = {
     "ts-x0.3": "TS, logits times 0.3",
     "sts-x0.3": "STS, default, logits times 0.3",
     **{f"sts-{kind}": f"STS, the branch alone, mixed {kind}" for kind in MIXED},
-    **{f"sts-{kind}-{beta:g}": f"STS, mixed {kind}, β = {beta:g}" for kind in MIXED for beta in UNCERTAINTY_BETAS},
+    **{
+        f"sts-{kind}-{beta:g}": f"STS, mixed {kind}, β = {beta:g}"
+        for kind in MIXED
+        for beta in UNCERTAINTY_BETAS
+    },
 }
 TITLES.update({f"{name}-of-{n}": f"{TITLES[name]}, {n} labels" for name in OF_FEW for n in FEW})
 TITLES.update({f"{name}-exchanged": f"{TITLES[name]}, halves exchanged" for name in EXCHANGED})
 
 # What a trial run makes of a method's settings: the same code in less than a second.
-TRIAL: dict[str, object] = {"n_steps": 4, "n_epochs": 1, "pool_size": 100, "batch_size": 50, "widths": (16,)}
+TRIAL: dict[str, object] = {
+    "n_steps": 4,
+    "n_epochs": 1,
+    "pool_size": 100,
+    "batch_size": 50,
+    "widths": (16,),
+}
 
 
 def calibrator(name: str, trial: bool = False) -> sc.Calibrator:

@@ -26,7 +26,9 @@ def mixup(
         return sc.FeatureMixup(cast(nn.Linear, net.get_submodule("head")), outputs, labels, *scheme)
     images = load(ROWS[row].data, place.data).test_images
     inputs = normalise(images[halves(len(images))[0]], NORMALISATION[ROWS[row].data])
-    return sc.InputMixup(outputs_of(net, ROWS[row].dtype(str(device))), inputs.to(device), labels, *scheme)
+    return sc.InputMixup(
+        outputs_of(net, ROWS[row].dtype(str(device))), inputs.to(device), labels, *scheme
+    )
 
 
 def outputs_of(net: nn.Module, dtype: torch.dtype) -> Callable[[Tensor], sc.Outputs]:

@@ -26,10 +26,16 @@ def dirichlet(rows: Rows) -> str:
     lines = []
     for row, group in rows.items():
         records = group["dirichlet"]
-        ours, confidence = (number(records, "metrics", key, factor=100) for key in ("ece", "confidence"))
+        ours, confidence = (
+            number(records, "metrics", key, factor=100) for key in ("ece", "confidence")
+        )
         cells = [shown(ours), shown(DIRICHLET[row]) if row in DIRICHLET else "", shown(confidence)]
-        lines.append([ROWS[row].title, str(len(records)), *cells, betas_of(records), _extremes(records)])
-    figures = "\n".join(f"![Reliability of the Dirichlet method](figures/dirichlet-{row}.svg)" for row in rows)
+        lines.append(
+            [ROWS[row].title, str(len(records)), *cells, betas_of(records), _extremes(records)]
+        )
+    figures = "\n".join(
+        f"![Reliability of the Dirichlet method](figures/dirichlet-{row}.svg)" for row in rows
+    )
     header = ("row", "seeds", "ECE %", "paper's ECE %", "mean confidence %", "β", "ECE % of each β")
     return table(header, lines) + "\n\n" + figures
 
@@ -38,33 +44,51 @@ def _extremes(records: list[Record]) -> str:
     """Return the smallest and the largest test ECE that some β gives, where each is on record."""
     if not all(record.get("betas") for record in records):
         return ""
-    means = {b: statistics.mean(found) for b in PAPER_BETAS if (found := errors(records, b, "test"))}
+    means = {
+        b: statistics.mean(found) for b in PAPER_BETAS if (found := errors(records, b, "test"))
+    }
     ends = [best(means, key=lambda b: means[b]) for best in (min, max)]
     return " to ".join(f"{100 * means[b]:.2f} (β = {b:g})" for b in ends)
 
 
-Searched = dict[str, list[Record]]  # records of STS, paper, of the rows where all have the errors of each β
+Searched = dict[
+    str, list[Record]
+]  # records of STS, paper, of the rows where all have the errors of each β
 
 
 def searched(rows: Rows) -> Searched:
     """Return the records of Table 1 that have the errors of each β."""
     found = {row: group.get("sts-paper", []) for row, group in rows.items()}
-    return {row: records for row, records in found.items() if records and all(r.get("betas") for r in records)}
+    return {
+        row: records
+        for row, records in found.items()
+        if records and all(r.get("betas") for r in records)
+    }
 
 
 def errors(records: list[Record], beta: float, half: str) -> list[float]:
     """Return the ECE of each network for one β, on the "validation" or the "test" half; not of fits that diverged."""
-    found = [tried[half]["ece"] for record in records for tried in record["betas"] if tried["beta"] == beta]
+    found = [
+        tried[half]["ece"]
+        for record in records
+        for tried in record["betas"]
+        if tried["beta"] == beta
+    ]
     return [float(error) for error in found if error is not None]
 
 
 def beta(rows: Searched) -> str:
     """Return the test ECE for each β, median and deviation as in the paper's figure, and the best β on either half."""
-    lines = [[str(b), *(_median(errors(records, b, "test")) for records in rows.values())] for b in PAPER_BETAS]
+    lines = [
+        [str(b), *(_median(errors(records, b, "test")) for records in rows.values())]
+        for b in PAPER_BETAS
+    ]
     for half in ("validation", "test"):
         best = [_best_beta(records, half) for records in rows.values()]
         lines.append([f"smallest, {half}", *(f"β = {b}" for b in best)])
-    lines.append(["smallest, paper", *(f"β = {BEST_BETA[row]}" if row in BEST_BETA else "" for row in rows)])
+    lines.append(
+        ["smallest, paper", *(f"β = {BEST_BETA[row]}" if row in BEST_BETA else "" for row in rows)]
+    )
     return table(("β", *(ROWS[row].title for row in rows)), lines)
 
 
@@ -88,11 +112,22 @@ def time(rows: Rows) -> str:
     for row, group in rows.items():
         for method, records in group.items():
             inference = [r["timings"]["outputs"] + r["timings"]["prediction"] for r in records]
-            ours = [f"{number(records, 'timings', 'calibration').mean:.1f}", f"{statistics.mean(inference):.2f}"]
-            theirs = [f"{t[method]:.1f}" if method in t else "" for t in (CALIBRATION_SECONDS, INFERENCE_SECONDS)]
+            ours = [
+                f"{number(records, 'timings', 'calibration').mean:.1f}",
+                f"{statistics.mean(inference):.2f}",
+            ]
+            theirs = [
+                f"{t[method]:.1f}" if method in t else ""
+                for t in (CALIBRATION_SECONDS, INFERENCE_SECONDS)
+            ]
             where = " and ".join(sorted({fitted_on(record) for record in records}))
-            lines.append([ROWS[row].title, TITLES[method], where, ours[0], theirs[0], ours[1], theirs[1]])
-    return table(("row", "method", "fitted on", "calibration, s", "paper's", "inference, s", "paper's"), lines)
+            lines.append(
+                [ROWS[row].title, TITLES[method], where, ours[0], theirs[0], ours[1], theirs[1]]
+            )
+    return table(
+        ("row", "method", "fitted on", "calibration, s", "paper's", "inference, s", "paper's"),
+        lines,
+    )
 
 
 def variants(rows: Rows) -> str:
@@ -112,9 +147,13 @@ def _of_samples(rows: Rows) -> list[str]:
     for row, group in rows.items():
         for method, records in group.items():
             if all("sampled" in record for record in records):
-                exact, sampled = (number(records, k, "ece", factor=100) for k in ("metrics", "sampled"))
+                exact, sampled = (
+                    number(records, k, "ece", factor=100) for k in ("metrics", "sampled")
+                )
                 changed = shown(number(records, "sampled", "changed", factor=100))
-                lines.append([ROWS[row].title, TITLES[method], shown(exact), shown(sampled), changed])
+                lines.append(
+                    [ROWS[row].title, TITLES[method], shown(exact), shown(sampled), changed]
+                )
     if not lines:
         return []
     said = (
@@ -165,16 +204,31 @@ def forms(rows: Rows, table1: Rows) -> str:
         changed = {row: group for row, group in rows.items() if FORM_OF[row] == usual}
         asked = [method for method in ORDER if any(method in group for group in changed.values())]
         for row, group in {usual: table1.get(usual, {}), **changed}.items():
-            lines += [_form(row, method, group[method], TABLE1[usual]) for method in asked if method in group]
+            lines += [
+                _form(row, method, group[method], TABLE1[usual])
+                for method in asked
+                if method in group
+            ]
     header = ("row", "method", "seeds", "accuracy %", "paper's", "ECE %", "paper's", "NLL", "β")
     return fill(said, 120) + "\n\n" + table(header, lines)
 
 
 def _form(row: str, method: str, records: list[Record], theirs: dict[str, Number]) -> list[str]:
     accuracy = [shown(number(records, "accuracy", factor=100)), shown(theirs["accuracy"])]
-    error = [shown(number(records, "metrics", "ece", factor=100)), shown(theirs[method]) if method in theirs else ""]
+    error = [
+        shown(number(records, "metrics", "ece", factor=100)),
+        shown(theirs[method]) if method in theirs else "",
+    ]
     nll = shown(number(records, "metrics", "nll"), 4)
-    return [ROWS[row].title, TITLES[method], str(len(records)), *accuracy, *error, nll, betas_of(records)]
+    return [
+        ROWS[row].title,
+        TITLES[method],
+        str(len(records)),
+        *accuracy,
+        *error,
+        nll,
+        betas_of(records),
+    ]
 
 
 def _both_halves(rows: Rows) -> str:
@@ -195,7 +249,9 @@ def _variants(rows: Rows, theirs: dict[str, dict[str, Number]]) -> str:
             ours = shown(number(records, "metrics", "ece", factor=100))
             paper = shown(theirs[row][method]) if method in theirs.get(row, {}) else ""
             lines.append([ROWS[row].title, TITLES[method], str(len(records)), ours, paper, usual])
-    return table(("row", "method", "seeds", "ECE %", "paper's ECE %", "paper's, as in Table 1"), lines)
+    return table(
+        ("row", "method", "seeds", "ECE %", "paper's ECE %", "paper's, as in Table 1"), lines
+    )
 
 
 TABLES = {

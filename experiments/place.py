@@ -40,8 +40,12 @@ class Place:
 def write_json(path: Path, record: dict[str, Any]) -> None:
     """Write the file whole or not at all, whenever the process is killed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")  # always the same name: what a kill leaves, the next run replaces
-    lines = [f" {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in record.items()]
+    part = path.with_name(
+        path.name + ".part"
+    )  # always the same name: what a kill leaves, the next run replaces
+    lines = [
+        f" {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in record.items()
+    ]
     with part.open("w") as file:
         file.write("{\n" + ",\n".join(lines) + "\n}\n")
         file.flush()

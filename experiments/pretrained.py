@@ -28,7 +28,10 @@ class Halves(NamedTuple):
 
     def scaled(self, factor: float) -> "Halves":
         """Return the halves with all logits times a factor."""
-        fit, test = (sc.Outputs(factor * outputs.logits, outputs.features) for outputs in (self.fit, self.test))
+        fit, test = (
+            sc.Outputs(factor * outputs.logits, outputs.features)
+            for outputs in (self.fit, self.test)
+        )
         return self._replace(fit=fit, test=test)
 
     def exchanged(self) -> "Halves":
@@ -58,7 +61,9 @@ def training_of(name: str, seed: int, place: Place) -> dict[str, Any]:
 def untrained(name: str, seed: int) -> nn.Module:
     """Return a row's network with the random weights of a seed."""
     row = ROWS[name]
-    return make(row.network, len(NORMALISATION[row.data].mean), 100 if row.data == "cifar100" else 10, seed)
+    return make(
+        row.network, len(NORMALISATION[row.data].mean), 100 if row.data == "cifar100" else 10, seed
+    )
 
 
 def write_outputs(name: str, seed: int, place: Place) -> None:
@@ -68,7 +73,10 @@ def write_outputs(name: str, seed: int, place: Place) -> None:
         return
     row = ROWS[name]
     images = load(row.data, place.data)
-    inputs, backbone = normalise(images.test_images, NORMALISATION[row.data]), sc.Backbone(network(name, seed, place))
+    inputs, backbone = (
+        normalise(images.test_images, NORMALISATION[row.data]),
+        sc.Backbone(network(name, seed, place)),
+    )
     backbone.to(place.device)
     outputs, labels = sc.extract(backbone, (inputs, images.test_labels))
     test = halves(len(labels))[1]

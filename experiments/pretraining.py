@@ -31,7 +31,9 @@ class Which(NamedTuple):
     seed: int
 
 
-def pretrain(networks: Iterable[Which], place: Place, at_once: int, deadline: float = math.inf) -> bool:
+def pretrain(
+    networks: Iterable[Which], place: Place, at_once: int, deadline: float = math.inf
+) -> bool:
     """Train the networks that are not in the cache; return whether all of them are there now.
 
     Those of one data set and augmentation train ``at_once``, also of different rows: the kernels of one fill the gaps
@@ -50,7 +52,9 @@ def _groups(wanted: Sequence[Which], place: Place, at_once: int) -> list[list[Wh
         if not any(which in group for group in groups):
             row = ROWS[which.row]
             together.setdefault((row.data, row.augment, row.dtype(place.device)), []).append(which)
-    return groups + [new[i : i + at_once] for new in together.values() for i in range(0, len(new), at_once)]
+    return groups + [
+        new[i : i + at_once] for new in together.values() for i in range(0, len(new), at_once)
+    ]
 
 
 def _checkpoint(group: Sequence[Which], place: Place) -> Path:
@@ -80,14 +84,18 @@ def _train(group: Sequence[Which], place: Place, deadline: float) -> bool:
     images = load(row.data, place.data)
     norm, epochs = NORMALISATION[row.data], TRIAL_EPOCHS if place.trial else EPOCHS
     networks = [untrained(*which).to(place.device) for which in group]
-    names = " and ".join(f"{name}, seeds {', '.join(seeds)}" for name, seeds in _by_row(group).items())
+    names = " and ".join(
+        f"{name}, seeds {', '.join(seeds)}" for name, seeds in _by_row(group).items()
+    )
     checkpoint = _checkpoint(group, place)
     said = [time.monotonic()]
 
     def on_epoch(epoch: int, losses: list[float]) -> None:
         if epoch == epochs or time.monotonic() - said[0] >= EVERY:
             said[0] = time.monotonic()
-            say(f"{names}: epoch {epoch} of {epochs}, losses {' '.join(f'{loss:.4f}' for loss in losses)}")
+            say(
+                f"{names}: epoch {epoch} of {epochs}, losses {' '.join(f'{loss:.4f}' for loss in losses)}"
+            )
 
     say(f"{names}: pre-training on {place.device}")
     done = train(
@@ -115,7 +123,9 @@ def _train(group: Sequence[Which], place: Place, deadline: float) -> bool:
     return done
 
 
-def _keep(group: Sequence[Which], networks: Sequence[nn.Module], place: Place, seconds: float) -> None:
+def _keep(
+    group: Sequence[Which], networks: Sequence[nn.Module], place: Place, seconds: float
+) -> None:
     settings = {
         "epochs": TRIAL_EPOCHS if place.trial else EPOCHS,
         "augment": ROWS[group[0].row].augment._asdict(),

@@ -18,7 +18,9 @@ Rows = dict[str, Group]
 def read(study: str, results: Path = RESULTS) -> Rows:
     """Return the records of a study, for each row (with the stranger, where there is one) and method."""
     rows: Rows = {}
-    for path in sorted((results / study).glob("*/*/*.json"), key=lambda p: (p.parts[-3], int(p.parts[-2]), p.name)):
+    for path in sorted(
+        (results / study).glob("*/*/*.json"), key=lambda p: (p.parts[-3], int(p.parts[-2]), p.name)
+    ):
         record = json.loads(path.read_text())
         if record["trial"]:
             raise ValueError(f"'{path}' is of a trial run, not a result. Remove it.")
@@ -51,7 +53,11 @@ def spread(found: Sequence[float]) -> float:
 def fitted_on(record: Record) -> str:
     """Return the GPU that fitted the calibrator, or how many threads of a CPU."""
     n = record["threads"]
-    return f"cpu ({n} thread{'s' if n > 1 else ''})" if record["device"] == "cpu" else str(record["device"])
+    return (
+        f"cpu ({n} thread{'s' if n > 1 else ''})"
+        if record["device"] == "cpu"
+        else str(record["device"])
+    )
 
 
 def shown(x: Number, digits: int = 2, bold: bool = False) -> str:

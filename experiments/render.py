@@ -105,7 +105,9 @@ def write() -> None:
 def readme(text: str) -> str:
     """Return the README with its tables, Table 1 in short, as the records have it."""
     before, rest = text.split(BEGIN)
-    return f"{before}{BEGIN}\n{table1.summary(_in_order(read('table1')))}\n{END}{rest.split(END)[1]}"
+    return (
+        f"{before}{BEGIN}\n{table1.summary(_in_order(read('table1')))}\n{END}{rest.split(END)[1]}"
+    )
 
 
 def _in_order(rows: Rows) -> Rows:
@@ -125,7 +127,9 @@ def _row(row: str, group: Group) -> str:
     said = "\n".join(_bullet(sentence) for sentence in table1.sentences(row, group))
     figure = f"![Reliability of {ROWS[row].title}](figures/reliability-{row}.svg)"
     where = _where([record for records in group.values() for record in records])
-    return "\n\n".join([f"### {ROWS[row].title}", where, table1.row_table(row, group), said, figure])
+    return "\n\n".join(
+        [f"### {ROWS[row].title}", where, table1.row_table(row, group), said, figure]
+    )
 
 
 def _bullet(text: str) -> str:
@@ -137,7 +141,8 @@ def _where(records: list[Record]) -> str:
     used = {fitted_on(record) for record in records}
     versions = sorted({r["versions"]["torch"] for r in records})
     return fill(
-        f"{_pretrained(records)}; calibrated on {' and '.join(sorted(used))}; PyTorch {', '.join(versions)}.", 120
+        f"{_pretrained(records)}; calibrated on {' and '.join(sorted(used))}; PyTorch {', '.join(versions)}.",
+        120,
     )
 
 
@@ -147,9 +152,14 @@ def _pretrained(records: list[Record]) -> str:
     if len(rows) > 1 and rows <= set(TABLE1_ROWS):
         return "Networks of Table 1"
     devices = sorted({record["training"]["device"] for record in records})
-    trainings = [(row, " and ".join(sorted({_training(r) for r in records if r["row"] == row}))) for row in ROWS]
+    trainings = [
+        (row, " and ".join(sorted({_training(r) for r in records if r["row"] == row})))
+        for row in ROWS
+    ]
     if len(rows) > 1:
-        each = "; ".join(f"{ROWS[row].title}: {training}" for row, training in trainings if training)
+        each = "; ".join(
+            f"{ROWS[row].title}: {training}" for row, training in trainings if training
+        )
         return f"Pre-trained on {' and '.join(devices)} ({each})"
     return f"Pre-trained on {' and '.join(devices)}, {dict(trainings)[rows.pop()]}"
 
@@ -181,13 +191,19 @@ def _beta(rows: Rows) -> str:
     if not searched:
         return ""
     figure = "![ECE against β](figures/beta.svg)"
-    return f"### Appendix C.3: how ECE depends on β\n\n{BETA}\n\n{others.beta(searched)}\n\n{figure}"
+    return (
+        f"### Appendix C.3: how ECE depends on β\n\n{BETA}\n\n{others.beta(searched)}\n\n{figure}"
+    )
 
 
 def _missing(studies: dict[str, Rows]) -> str:
     """Say what of the paper has no records yet."""
     rows = [ROWS[row].title for row in TABLE1_ROWS if row not in studies["table1"]]
-    paper = {name: STUDIES[name].source for name in others.TABLES if not STUDIES[name].source.startswith(OURS)}
+    paper = {
+        name: STUDIES[name].source
+        for name in others.TABLES
+        if not STUDIES[name].source.startswith(OURS)
+    }
     left = [f"{source} (`run {name}`)" for name, source in paper.items() if not studies[name]]
     partly = [
         f"{ROWS[row].title} ({', '.join(TITLES[m] for m in table1.ORDER if m not in group)})"
@@ -211,13 +227,19 @@ def _preserved(records: list[Record]) -> str:
 
 def _earlier(studies: dict[str, Rows]) -> list[str]:
     """Say which methods of Appendix F are of an earlier version than those of Table 1: their likelihoods differ."""
-    now = {(r["row"], r["seed"], r["method"]): r["metrics"]["nll"] for r in _all({"table1": studies["table1"]})}
+    now = {
+        (r["row"], r["seed"], r["method"]): r["metrics"]["nll"]
+        for r in _all({"table1": studies["table1"]})
+    }
     other = {
         (ROWS[r["row"]].title, TITLES[r["method"]])
         for r in _all({"ood": studies["ood"]})
         if now.get((r["row"], r["seed"], r["method"]), r["metrics"]["nll"]) != r["metrics"]["nll"]
     }
-    return [f"{m} on {row} in Appendix F was fitted by an earlier version than in Table 1." for row, m in sorted(other)]
+    return [
+        f"{m} on {row} in Appendix F was fitted by an earlier version than in Table 1."
+        for row, m in sorted(other)
+    ]
 
 
 def _mixed(records: list[Record]) -> list[str]:
@@ -225,8 +247,12 @@ def _mixed(records: list[Record]) -> list[str]:
     seeds: dict[str, set[str]] = {}
     for r in records:
         if r.get("mixed_in") == "bfloat16":
-            seeds.setdefault(f"{ROWS[r['row']].title} ({TITLES[r['method']]})", set()).add(str(r["seed"]))
-    found = "; ".join(f"{name}, seeds {' '.join(sorted(which))}" for name, which in sorted(seeds.items()))
+            seeds.setdefault(f"{ROWS[r['row']].title} ({TITLES[r['method']]})", set()).add(
+                str(r["seed"])
+            )
+    found = "; ".join(
+        f"{name}, seeds {' '.join(sorted(which))}" for name, which in sorted(seeds.items())
+    )
     said = f"Mixed images went through the network in bfloat16: {found}. All others in float32 or TF32."
     return [said] if found else []
 
@@ -238,4 +264,10 @@ def _of_data(records: list[Record]) -> list[str]:
 
 
 def _all(studies: dict[str, Rows]) -> list[Record]:
-    return [r for rows in studies.values() for group in rows.values() for found in group.values() for r in found]
+    return [
+        r
+        for rows in studies.values()
+        for group in rows.values()
+        for found in group.values()
+        for r in found
+    ]

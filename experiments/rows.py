@@ -33,14 +33,30 @@ _TABLE1 = {
 }
 _FORMS = {  # each is named after the row of Table 1 of which it is another form
     "stl10-vgg16-bn-flat": Row("stl10", "vgg16-bn-flat", "STL-10, VGG16-BN, 3 × 3 places"),
-    "stl10-resnet18-strided": Row("stl10", "resnet18-strided", "STL-10, ResNet-18, 7 × 7 stem pooled to a quarter"),
-    "stl10-resnet18-halved": Row("stl10", "resnet18-halved", "STL-10, ResNet-18, 7 × 7 stem to a half"),
-    "stl10-resnet18-pooled": Row("stl10", "resnet18-pooled", "STL-10, ResNet-18, 3 × 3 stem pooled to a half"),
-    "stl10-resnet18-plain": Row("stl10", "resnet18", "STL-10, ResNet-18, neither crops nor flips", NOTHING),
-    "stl10-resnet18-flips": Row("stl10", "resnet18", "STL-10, ResNet-18, flips alone", Augmentation(padding=0)),
-    "stl10-resnet18-crops": Row("stl10", "resnet18", "STL-10, ResNet-18, crops alone", Augmentation(flip=False)),
-    "stl10-resnet18-small": Row("stl10", "resnet18", "STL-10, ResNet-18, crops of 32 × 32", Augmentation(side=32)),
-    "stl10-vgg16-bn-small": Row("stl10", "vgg16-bn", "STL-10, VGG16-BN, crops of 32 × 32", Augmentation(side=32)),
+    "stl10-resnet18-strided": Row(
+        "stl10", "resnet18-strided", "STL-10, ResNet-18, 7 × 7 stem pooled to a quarter"
+    ),
+    "stl10-resnet18-halved": Row(
+        "stl10", "resnet18-halved", "STL-10, ResNet-18, 7 × 7 stem to a half"
+    ),
+    "stl10-resnet18-pooled": Row(
+        "stl10", "resnet18-pooled", "STL-10, ResNet-18, 3 × 3 stem pooled to a half"
+    ),
+    "stl10-resnet18-plain": Row(
+        "stl10", "resnet18", "STL-10, ResNet-18, neither crops nor flips", NOTHING
+    ),
+    "stl10-resnet18-flips": Row(
+        "stl10", "resnet18", "STL-10, ResNet-18, flips alone", Augmentation(padding=0)
+    ),
+    "stl10-resnet18-crops": Row(
+        "stl10", "resnet18", "STL-10, ResNet-18, crops alone", Augmentation(flip=False)
+    ),
+    "stl10-resnet18-small": Row(
+        "stl10", "resnet18", "STL-10, ResNet-18, crops of 32 × 32", Augmentation(side=32)
+    ),
+    "stl10-vgg16-bn-small": Row(
+        "stl10", "vgg16-bn", "STL-10, VGG16-BN, crops of 32 × 32", Augmentation(side=32)
+    ),
 }
 ROWS = _TABLE1 | _FORMS
 TABLE1_ROWS = tuple(_TABLE1)

@@ -63,7 +63,11 @@ def run_study(
         if stranger is not None:
             write_strangers(row, seed, stranger, place)
     alone = workers == 0 or STUDIES[study].alone
-    done = _one_by_one(jobs, place, deadline) if alone else _side_by_side(jobs, place, deadline, workers)
+    done = (
+        _one_by_one(jobs, place, deadline)
+        if alone
+        else _side_by_side(jobs, place, deadline, workers)
+    )
     failures, n_done = [], 0
     for job, result in done:
         if isinstance(result, Exception):
@@ -78,10 +82,15 @@ def run_study(
     return n_done == len(jobs)
 
 
-def _left(study: str, row: str, seeds: Sequence[int], methods: Sequence[str], place: Place) -> list[Job]:
+def _left(
+    study: str, row: str, seeds: Sequence[int], methods: Sequence[str], place: Place
+) -> list[Job]:
     """Return the jobs of a row that have no record yet, the first method's of all seeds first."""
     strangers = _strangers(study, row, place)
-    jobs = [Job(study, row, seed, m, stranger) for stranger, m, seed in product(strangers, methods, seeds)]
+    jobs = [
+        Job(study, row, seed, m, stranger)
+        for stranger, m, seed in product(strangers, methods, seeds)
+    ]
     return [job for job in jobs if not job.path(place).exists()]
 
 
@@ -110,7 +119,9 @@ def _one_by_one(jobs: Sequence[Job], place: Place, deadline: float) -> Iterator[
         yield job, result
 
 
-def _side_by_side(jobs: Sequence[Job], place: Place, deadline: float, workers: int) -> Iterator[Result]:
+def _side_by_side(
+    jobs: Sequence[Job], place: Place, deadline: float, workers: int
+) -> Iterator[Result]:
     """Do the jobs in worker processes, which end with the time, and with this process, however it ends."""
     with ExitStack() as stack:
         futures = dict(_submitted(jobs, place, deadline, workers, stack))
@@ -130,7 +141,9 @@ def _submitted(
         if on_gpu not in pools:
             n = GPU_WORKERS if on_gpu else workers
             left = deadline - time.monotonic()
-            pools[on_gpu] = stack.enter_context(ProcessPoolExecutor(n, get_context("spawn"), _begin, (left,)))
+            pools[on_gpu] = stack.enter_context(
+                ProcessPoolExecutor(n, get_context("spawn"), _begin, (left,))
+            )
         yield pools[on_gpu].submit(run, job, place), job
 
 

@@ -55,5 +55,7 @@ def sampled_entropy(law: sc.Concrete, margin: float, seed: int) -> Tensor:
     total = torch.zeros_like(law.logits[:, 0])
     for _ in range(N_SAMPLES):
         log_value = law.log_rsample((), generator).detach()
-        total -= law.log_prob_from_log((inside * log_value.exp() + margin).log() if margin > 0 else log_value)
+        total -= law.log_prob_from_log(
+            (inside * log_value.exp() + margin).log() if margin > 0 else log_value
+        )
     return total / N_SAMPLES

@@ -23,13 +23,26 @@ def few(rows: Rows) -> str:
                 continue
             errors = [shown(number(records, "metrics", "ece", factor=100)) for records in found]
             nll = [shown(number(records, "metrics", "nll"), 4) for records in found]
-            wins = sum(a < b for a, b in zip(*(values(found[i], "metrics", "nll") for i in (-1, 0)), strict=True))
+            wins = sum(
+                a < b
+                for a, b in zip(*(values(found[i], "metrics", "nll") for i in (-1, 0)), strict=True)
+            )
             lower[n] = [lower[n][0] + wins, lower[n][1] + len(found[0])]
             lines.append([ROWS[row].title, str(n), *errors, *nll, f"{wins} of {len(found[0])}"])
     names = [TITLES[m].removesuffix(", default") for m in OF_FEW]
-    header = ("row", "labels", *(f"{name}, ECE %" for name in names), *(f"{name}, NLL" for name in names), "lower")
-    in_all = ", ".join(f"{wins} of {every} with {n} labels" for n, (wins, every) in lower.items() if every)
-    return "\n\n".join([fill(said, 120), table(header, lines), fill(f"Lower in all: {in_all}.", 120)])
+    header = (
+        "row",
+        "labels",
+        *(f"{name}, ECE %" for name in names),
+        *(f"{name}, NLL" for name in names),
+        "lower",
+    )
+    in_all = ", ".join(
+        f"{wins} of {every} with {n} labels" for n, (wins, every) in lower.items() if every
+    )
+    return "\n\n".join(
+        [fill(said, 120), table(header, lines), fill(f"Lower in all: {in_all}.", 120)]
+    )
 
 
 def exchanged(rows: Rows, table1: Rows) -> str:
@@ -39,10 +52,20 @@ def exchanged(rows: Rows, table1: Rows) -> str:
         "two shows is the luck of the split. STS is the default's head, which gives the probabilities; its third "
         "output, the lead, was chosen on the half that judges here."
     )
-    plain = {row: {m.removesuffix("-exchanged"): found for m, found in group.items()} for row, group in rows.items()}
+    plain = {
+        row: {m.removesuffix("-exchanged"): found for m, found in group.items()}
+        for row, group in rows.items()
+    }
     both = {row: _means(group, table1.get(row, {})) for row, group in plain.items()}
     both = {row: group for row, group in both.items() if group}
-    return "\n\n".join([fill(said, 120), summary(plain), "The mean of both ways, network by network:", summary(both)])
+    return "\n\n".join(
+        [
+            fill(said, 120),
+            summary(plain),
+            "The mean of both ways, network by network:",
+            summary(both),
+        ]
+    )
 
 
 def _means(here: Group, there: Group) -> Group:
@@ -51,6 +74,8 @@ def _means(here: Group, there: Group) -> Group:
     for method, records in here.items():
         other = {record["seed"]: record["metrics"] for record in there.get(method, [])}
         for r in (r for r in records if r["seed"] in other):
-            metrics = {key: (r["metrics"][key] + other[r["seed"]][key]) / 2 for key in ("ece", "nll")}
+            metrics = {
+                key: (r["metrics"][key] + other[r["seed"]][key]) / 2 for key in ("ece", "nll")
+            }
             means.setdefault(method, []).append({"seed": r["seed"], "metrics": metrics})
     return means

@@ -24,18 +24,26 @@ def ood(rows: Rows) -> str:
             for method, score in product(ORDER, SCORES)
             if method in group and _has(group[method][0], score)
         ]
-    return table(("set", "method", "score", "AUROC %", "paper's", "AUPR %", "paper's", "FPR at 95 % TPR, %"), lines)
+    return table(
+        ("set", "method", "score", "AUROC %", "paper's", "AUPR %", "paper's", "FPR at 95 % TPR, %"),
+        lines,
+    )
 
 
 def _has(record: Record, score: str) -> bool:
     """Return whether a record has this score to show; the energy is the network's, so only its own line has it."""
-    return (score != "energy" or record["method"] == "none") and record["ood"].get(f"{score}_auroc") is not None
+    return (score != "energy" or record["method"] == "none") and record["ood"].get(
+        f"{score}_auroc"
+    ) is not None
 
 
 def _ood_line(
     name: str, method: str, score: str, records: list[Record], theirs: dict[str, dict[str, str]]
 ) -> list[str]:
-    ours = {m: shown(number(records, "ood", f"{score}_{m}", factor=100)) for m in ("auroc", "aupr", "fpr_95")}
+    ours = {
+        m: shown(number(records, "ood", f"{score}_{m}", factor=100))
+        for m in ("auroc", "aupr", "fpr_95")
+    }
     key = method if score == "confidence" else f"{method}, {score.replace('_', ' ')}"
     paper = {m: theirs.get(m, {}).get(key, "") for m in ("auroc", "aupr")}
     cells = [ours["auroc"], paper["auroc"], ours["aupr"], paper["aupr"], ours["fpr_95"]]
@@ -50,7 +58,8 @@ def _theirs(group: Group) -> dict[str, dict[str, str]]:
     record = next(iter(group.values()))[0]
     found = OOD.get((record["row"], record["stranger"]), {})
     return {
-        m: {c: shown(Number(*n)) for c, n in zip(OOD_COLUMNS, numbers, strict=True)} for m, numbers in found.items()
+        m: {c: shown(Number(*n)) for c, n in zip(OOD_COLUMNS, numbers, strict=True)}
+        for m, numbers in found.items()
     }
 
 
@@ -60,7 +69,9 @@ def uncertainty(rows: Rows) -> str:
     for name, group in rows.items():
         for method in [m for m in TITLES if m in group]:
             cells = [_auroc(group[method], score) for score in SCORES]
-            lines.append([_title(name, group[method]), TITLES[method], str(len(group[method])), *cells])
+            lines.append(
+                [_title(name, group[method]), TITLES[method], str(len(group[method])), *cells]
+            )
     default = f"β = {', '.join(f'{beta:g}' for beta in sc.SimplexTemperatureScaling().betas)}"
     said = f"AUROC in %. The branch alone gives these scores; the default has mixed features and {default}."
     found = table(("set", "method", "seeds", *(s.replace("_", " ") for s in SCORES)), lines)
@@ -75,7 +86,9 @@ def _sampled(rows: Rows) -> list[str]:
             if all("sampled_entropy_auroc" in record["ood"] for record in records):
                 exact = shown(number(records, "ood", "differential_entropy_auroc", factor=100))
                 sampled = [
-                    shown(number(records, "ood", "sampled_entropy_auroc", f"{margin:g}", factor=100))
+                    shown(
+                        number(records, "ood", "sampled_entropy_auroc", f"{margin:g}", factor=100)
+                    )
                     for margin in MARGINS
                 ]
                 lines.append([_title(name, records), TITLES[method], exact, *sampled])
@@ -90,4 +103,8 @@ def _sampled(rows: Rows) -> list[str]:
 
 
 def _auroc(records: list[Record], score: str) -> str:
-    return shown(number(records, "ood", f"{score}_auroc", factor=100)) if _has(records[0], score) else ""
+    return (
+        shown(number(records, "ood", f"{score}_auroc", factor=100))
+        if _has(records[0], score)
+        else ""
+    )

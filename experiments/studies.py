@@ -33,24 +33,38 @@ class Study(NamedTuple):
 STUDIES = {
     "table1": Study("Table 1", TABLE1_ROWS, BASIC),
     "dirichlet": Study("Section 5.5 and Appendix D", ("cifar10-resnet18",), ("dirichlet",)),
-    "time": Study("Appendix C.4", ("cifar10-resnet18",), ("adats", "sts", "sts-paper", "pts"), alone=True),
+    "time": Study(
+        "Appendix C.4", ("cifar10-resnet18",), ("adats", "sts", "sts-paper", "pts"), alone=True
+    ),
     "ood": Study("Appendix F", ("fmnist-resnet18", "cifar10-resnet18"), BASIC, STRANGERS),
-    "mixes": Study("Appendix G.1", ("fmnist-resnet18", "cifar10-resnet18"), ("sts-r20-s5", "sts-r100-s1")),
+    "mixes": Study(
+        "Appendix G.1", ("fmnist-resnet18", "cifar10-resnet18"), ("sts-r20-s5", "sts-r100-s1")
+    ),
     "branch": Study("Appendix G.2", ("fmnist-resnet18", "cifar10-resnet18"), ("sts-small",)),
-    "fresh": Study("The paper's mixes, new ones for every step", ("fmnist-lenet5",), ("sts-fresh",)),
+    "fresh": Study(
+        "The paper's mixes, new ones for every step", ("fmnist-lenet5",), ("sts-fresh",)
+    ),
     "steps": Study(
         f"{OURS}other trainings of the branch",
         TABLE1_ROWS,
         ("sts-steps-3000", "sts-annealed"),
     ),
-    "forms": Study(f"{OURS}its networks in another form", tuple(FORM_OF), ("none", "ts", "sts", "sts-paper")),
+    "forms": Study(
+        f"{OURS}its networks in another form", tuple(FORM_OF), ("none", "ts", "sts", "sts-paper")
+    ),
     "variants": Study(
         f"{OURS}variants of the methods",
         TABLE1_ROWS,
         ("ets-nll", "ts-x0.3", "sts-x0.3", *(f"sts-{kind}" for kind in MIXED)),
     ),
-    "few": Study(f"{OURS}fewer labelled images", TABLE1_ROWS, tuple(f"{m}-of-{n}" for n in FEW for m in OF_FEW)),
-    "exchanged": Study(f"{OURS}the halves exchanged", TABLE1_ROWS, tuple(f"{m}-exchanged" for m in EXCHANGED)),
+    "few": Study(
+        f"{OURS}fewer labelled images",
+        TABLE1_ROWS,
+        tuple(f"{m}-of-{n}" for n in FEW for m in OF_FEW),
+    ),
+    "exchanged": Study(
+        f"{OURS}the halves exchanged", TABLE1_ROWS, tuple(f"{m}-exchanged" for m in EXCHANGED)
+    ),
     "uncertainty": Study(
         f"{OURS}which mixes and which β tell strangers apart",
         ("fmnist-lenet5", "cifar10-resnet18", "cifar100-resnet50"),

@@ -11,7 +11,17 @@ ORDER = ("none", "ts", "ets", "pts", "adats", "sts-paper", "sts")
 CONFIDENCE = ("metrics", "confidence")
 TILTED = ("ts", "pts", "sts-paper", "sts")
 SURE = 0.9  # an edge of the bins
-HEADER = ("method", "seeds", "ECE %", "paper's ECE %", "floor, 95 %", "NLL", "β", "fit, s", "predict, s")
+HEADER = (
+    "method",
+    "seeds",
+    "ECE %",
+    "paper's ECE %",
+    "floor, 95 %",
+    "NLL",
+    "β",
+    "fit, s",
+    "predict, s",
+)
 
 
 def row_table(row: str, group: Group) -> str:
@@ -44,17 +54,23 @@ def summary(rows: Rows) -> str:
     """Return ECE and NLL of all rows and methods, bold by the paper's rule, and how often the default is the best."""
     methods = [m for m in ORDER if any(m in group for group in rows.values())]
     tables = [
-        table((title, *(TITLES[m] for m in methods)), (_line(row, group, methods, *how) for row, group in rows.items()))
+        table(
+            (title, *(TITLES[m] for m in methods)),
+            (_line(row, group, methods, *how) for row, group in rows.items()),
+        )
         for title, how in (("ECE %", ("ece", 100.0, 2)), ("NLL", ("nll", 1.0, 4)))
     ]
     return "\n\n".join([*tables, _best_likelihoods(rows)])
 
 
-def _line(row: str, group: Group, methods: list[str], key: str, factor: float, digits: int) -> list[str]:
+def _line(
+    row: str, group: Group, methods: list[str], key: str, factor: float, digits: int
+) -> list[str]:
     found = {m: number(group[m], "metrics", key, factor=factor) for m in methods if m in group}
     bold, most = best(found), max(len(group[m]) for m in found)
     cells = {
-        m: shown(found[m], digits, m in bold) + (f" (of {len(group[m])})" if len(group[m]) < most else "")
+        m: shown(found[m], digits, m in bold)
+        + (f" (of {len(group[m])})" if len(group[m]) < most else "")
         for m in found
     }
     title = ROWS[row].title + (" (one network)" if most == 1 else "")
@@ -64,10 +80,16 @@ def _line(row: str, group: Group, methods: list[str], key: str, factor: float, d
 def _best_likelihoods(rows: Rows) -> str:
     n_best = n_all = 0
     for group in rows.values():
-        likelihoods = {m: {r["seed"]: r["metrics"]["nll"] for r in records} for m, records in group.items()}
+        likelihoods = {
+            m: {r["seed"]: r["metrics"]["nll"] for r in records} for m, records in group.items()
+        }
         for seed, ours in likelihoods.get("sts", {}).items():
             n_all += 1
-            n_best += all(ours < found[seed] for m, found in likelihoods.items() if m != "sts" and seed in found)
+            n_best += all(
+                ours < found[seed]
+                for m, found in likelihoods.items()
+                if m != "sts" and seed in found
+            )
     return f"Of these {n_all} networks, the default has the lowest NLL of all methods for {n_best}."
 
 
@@ -83,7 +105,9 @@ def sentences(row: str, group: Group) -> list[str]:
 def _accuracy(row: str, group: Group) -> str:
     ours, theirs = number(group["none"], "accuracy", factor=100), TABLE1[row]["accuracy"]
     start, their_start = number(group["none"], "metrics", "ece", factor=100), TABLE1[row]["none"]
-    have, begin = ("networks have", "start") if len(group["none"]) > 1 else ("network has", "starts")
+    have, begin = (
+        ("networks have", "start") if len(group["none"]) > 1 else ("network has", "starts")
+    )
     return (
         f"The {have} an accuracy of {shown(ours)} % (the paper's: {theirs.mean} ± {theirs.std}), and {begin} from an "
         f"ECE of {shown(start)} ({shown(their_start)})."
@@ -103,7 +127,9 @@ def _on_validation(group: Group) -> str:
     """Say whether the paper's method does worse on new images than on those that trained it and chose β."""
     if "sts-paper" not in group:
         return ""
-    ours, seen = (number(group["sts-paper"], half, "ece", factor=100) for half in ("metrics", "validation"))
+    ours, seen = (
+        number(group["sts-paper"], half, "ece", factor=100) for half in ("metrics", "validation")
+    )
     return (
         f"On the validation half, which trained the branch and chose β, the ECE of STS, paper is {shown(seen)}; on the "
         f"test half {shown(ours)}."
@@ -144,8 +170,12 @@ def _gaps(group: Group) -> str:
     """Say by how much confidence exceeds accuracy on either half, where several methods have it on record."""
     parts = []
     for m in (m for m in ORDER if m in group and all("gap" in r["validation"] for r in group[m])):
-        seen, confidence = (number(group[m], *keys, factor=100).mean for keys in (("validation", "gap"), CONFIDENCE))
-        parts.append(f"{TITLES[m]} {seen:+.2f} and {confidence - number(group[m], 'accuracy', factor=100).mean:+.2f}")
+        seen, confidence = (
+            number(group[m], *keys, factor=100).mean for keys in (("validation", "gap"), CONFIDENCE)
+        )
+        parts.append(
+            f"{TITLES[m]} {seen:+.2f} and {confidence - number(group[m], 'accuracy', factor=100).mean:+.2f}"
+        )
     if len(parts) < 2:
         return ""
     return (
@@ -158,7 +188,10 @@ def _tilt(group: Group) -> str:
     """Say how far methods are off where they are sure and where not, which one temperature could not mend at once."""
     parts = []
     for m in (m for m in TILTED if m in group):
-        gaps = [100 * statistics.mean(_gap_of_bins(r["bins"], side) for r in group[m]) for side in (False, True)]
+        gaps = [
+            100 * statistics.mean(_gap_of_bins(r["bins"], side) for r in group[m])
+            for side in (False, True)
+        ]
         unsure, sure = (f"{round(gap, 1) + 0.0:+.1f}" for gap in gaps)  # no -0.0
         parts.append(f"{TITLES[m]} {unsure} and {sure}")
     if not parts:
@@ -172,7 +205,13 @@ def _tilt(group: Group) -> str:
 def _gap_of_bins(bins: Record, sure: bool) -> float:
     """Return confidence less accuracy in the bins above SURE, or in the others; 0 where there are no inputs."""
     n = total = 0.0
-    columns = (bins["edges"], bins["edges"][1:], bins["count"], bins["confidence"], bins["accuracy"])
+    columns = (
+        bins["edges"],
+        bins["edges"][1:],
+        bins["count"],
+        bins["confidence"],
+        bins["accuracy"],
+    )
     for left, right, count, confidence, accuracy in zip(*columns, strict=False):
         if count and ((left + right) / 2 > SURE) == sure:
             n, total = n + count, total + count * (confidence - accuracy)
@@ -185,7 +224,9 @@ def _likelihood(group: Group) -> str:
     for m in (m for m in ORDER[:-1] if m in group):
         gaps = [ours[r["seed"]] - r["metrics"]["nll"] for r in group[m] if r["seed"] in ours]
         if gaps:
-            parts.append(f"{TITLES[m]} {statistics.mean(gaps):+.4f} ({sum(g < 0 for g in gaps)} of {len(gaps)})")
+            parts.append(
+                f"{TITLES[m]} {statistics.mean(gaps):+.4f} ({sum(g < 0 for g in gaps)} of {len(gaps)})"
+            )
     return f"NLL of the default less that of each other, and for how many networks it is lower: {', '.join(parts)}."
 
 
@@ -195,11 +236,16 @@ def _error(group: Group) -> str:
     smaller = [f"{TITLES[m]} ({error:.2f})" for m, error in errors.items() if error < errors["sts"]]
     if not smaller:
         return f"The default's mean ECE, {errors['sts']:.2f}, is the smallest."
-    return f"The default's mean ECE is {errors['sts']:.2f}; smaller are those of {', '.join(smaller)}."
+    return (
+        f"The default's mean ECE is {errors['sts']:.2f}; smaller are those of {', '.join(smaller)}."
+    )
 
 
 def _floor(group: Group, method: str) -> str:
-    low, high = (number(group[method], "metrics", key, factor=100).mean for key in ("ece_floor", "ece_floor_95"))
+    low, high = (
+        number(group[method], "metrics", key, factor=100).mean
+        for key in ("ece_floor", "ece_floor_95")
+    )
     return f"{low:.2f}, {high:.2f}"
 
 

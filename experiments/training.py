@@ -22,7 +22,9 @@ from torch import Tensor, nn
 from experiments.augmentation import Augmentation, Pictures
 from experiments.learner import Learner, arrange, cosine
 
-WARM_UP = 3  # steps before the capture, in which torch and its libraries set up what a capture forbids
+WARM_UP = (
+    3  # steps before the capture, in which torch and its libraries set up what a capture forbids
+)
 
 
 def train(
@@ -50,7 +52,9 @@ def train(
     and each network's mean loss.
     """
     start = saved = time.monotonic()
-    pictures = Pictures(images, labels, mean=mean, std=std, augment=augment, device=_device(networks))
+    pictures = Pictures(
+        images, labels, mean=mean, std=std, augment=augment, device=_device(networks)
+    )
     with _given_back(networks):
         training = Training(networks, pictures, seeds, epochs, batch_size, dtype, compiled)
         if checkpoint is not None and checkpoint.exists():
@@ -60,7 +64,9 @@ def train(
             if on_epoch is not None:
                 on_epoch(training.epoch, losses)
             if not all(map(math.isfinite, losses)):
-                raise FloatingPointError(f"The losses of epoch {training.epoch} are {losses}: the training diverged.")
+                raise FloatingPointError(
+                    f"The losses of epoch {training.epoch} are {losses}: the training diverged."
+                )
             if checkpoint is not None and time.monotonic() - saved >= every:
                 training.save(checkpoint)
                 saved = time.monotonic()
@@ -91,13 +97,23 @@ class Training:
         _check(networks, pictures, seeds, batch_size)
         device = pictures.labels.device
         gpu = device.type == "cuda"
-        self.pictures, self.seeds, self.epochs, self.batch_size = pictures, [*seeds], epochs, batch_size
+        self.pictures, self.seeds, self.epochs, self.batch_size = (
+            pictures,
+            [*seeds],
+            epochs,
+            batch_size,
+        )
         self.epoch, self.steps, self.seconds = 0, len(pictures) // batch_size, 0.0
         self.rates = torch.tensor(cosine(epochs * self.steps) + [0.0] * WARM_UP, device=device)
-        self.at = torch.zeros(1, dtype=torch.int64, device=device)  # steps done, counted where the graph can read it
-        self.plans = torch.zeros(len(networks), 4, self.steps, batch_size, dtype=torch.int64, device=device)
+        self.at = torch.zeros(
+            1, dtype=torch.int64, device=device
+        )  # steps done, counted where the graph can read it
+        self.plans = torch.zeros(
+            len(networks), 4, self.steps, batch_size, dtype=torch.int64, device=device
+        )
         self.learners = [
-            Learner(net, dtype or (torch.bfloat16 if gpu else torch.float32), compiled) for net in networks
+            Learner(net, dtype or (torch.bfloat16 if gpu else torch.float32), compiled)
+            for net in networks
         ]
         self.streams = [torch.cuda.Stream(device) for _ in networks] if gpu else []
         self.advance: Callable[[], None] = self._captured() if gpu else self._step
@@ -125,7 +141,9 @@ class Training:
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(path.name + ".part")
         values = {name: value.contiguous().cpu() for name, value in self._changing().items()}
-        save_file(values, part, {"settings": json.dumps(self._settings()), "seconds": str(self.seconds)})
+        save_file(
+            values, part, {"settings": json.dumps(self._settings()), "seconds": str(self.seconds)}
+        )
         part.replace(path)
 
     def restore(self, path: Path) -> None:
@@ -133,7 +151,9 @@ class Training:
         with safe_open(path, "pt") as file:
             saved = json.loads(file.metadata()["settings"])
             if saved != self._settings():
-                raise ValueError(f"'{path}' is of another training: {saved}, not {self._settings()}. Remove it.")
+                raise ValueError(
+                    f"'{path}' is of another training: {saved}, not {self._settings()}. Remove it."
+                )
             self._set({name: file.get_tensor(name) for name in self._changing()})
             self.seconds = float(file.metadata()["seconds"])
         self.epoch = int(self.at) // self.steps
@@ -147,7 +167,9 @@ class Training:
         for i, learner in enumerate(self.learners):
             with self._beside(i):
                 plan = self.plans[i].index_select(1, self.at % self.steps).squeeze(1)
-                learner.step(*self.pictures.cut(plan), self.rates.index_select(0, self.at).squeeze(0))
+                learner.step(
+                    *self.pictures.cut(plan), self.rates.index_select(0, self.at).squeeze(0)
+                )
         for stream in self.streams:
             torch.cuda.current_stream().wait_stream(stream)
         self.at += 1
@@ -180,11 +202,17 @@ class Training:
         before = {name: value.clone() for name, value in self._changing().items()}
         for _ in range(WARM_UP):
             self._step()
-        self._set(before)  # a rate of 0 would not do: batch-norm statistics change with every forward pass
+        self._set(
+            before
+        )  # a rate of 0 would not do: batch-norm statistics change with every forward pass
 
     def _changing(self) -> dict[str, Tensor]:
         """Return all tensors that a step changes, by name."""
-        named = {f"{i}.{name}": v for i, learner in enumerate(self.learners) for name, v in learner.changing().items()}
+        named = {
+            f"{i}.{name}": v
+            for i, learner in enumerate(self.learners)
+            for name, v in learner.changing().items()
+        }
         return {"at": self.at, **named}
 
     def _set(self, values: dict[str, Tensor]) -> None:
@@ -210,12 +238,20 @@ def _given_back(networks: Sequence[nn.Module]) -> Iterator[None]:
 def _device(networks: Sequence[nn.Module]) -> torch.device:
     devices = {p.device for net in networks for p in net.parameters()}
     if len(devices) != 1:
-        raise ValueError(f"`networks` must be on one device; found {sorted(map(str, devices))}. Move them with .to().")
+        raise ValueError(
+            f"`networks` must be on one device; found {sorted(map(str, devices))}. Move them with .to()."
+        )
     return devices.pop()
 
 
-def _check(networks: Sequence[nn.Module], pictures: Pictures, seeds: Sequence[int], batch_size: int) -> None:
+def _check(
+    networks: Sequence[nn.Module], pictures: Pictures, seeds: Sequence[int], batch_size: int
+) -> None:
     if len(seeds) != len(networks):
-        raise ValueError(f"`seeds` must have one seed for each of the {len(networks)} networks; got {len(seeds)}.")
+        raise ValueError(
+            f"`seeds` must have one seed for each of the {len(networks)} networks; got {len(seeds)}."
+        )
     if not 0 < batch_size <= len(pictures):
-        raise ValueError(f"`batch_size` must be in 1..{len(pictures)}, the number of images; got {batch_size}.")
+        raise ValueError(
+            f"`batch_size` must be in 1..{len(pictures)}, the number of images; got {batch_size}."
+        )

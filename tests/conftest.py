@@ -7,7 +7,9 @@ import pytest
 import torch
 from hypothesis import settings
 
-torch.set_num_threads(1)  # the tensors are small; two threads only wait for each other on a busy machine
+torch.set_num_threads(
+    1
+)  # the tensors are small; two threads only wait for each other on a busy machine
 settings.register_profile("default", deadline=None, max_examples=100)
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
@@ -20,7 +22,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def golden() -> list[dict[str, Any]]:
     """Reference moments, good to 1e-12, made by an independent implementation."""
-    cases: list[dict[str, Any]] = json.loads((Path(__file__).parent / "concrete" / "golden.json").read_text())
+    cases: list[dict[str, Any]] = json.loads(
+        (Path(__file__).parent / "concrete" / "golden.json").read_text()
+    )
     return cases
 
 

@@ -42,7 +42,9 @@ def imported(path: Path) -> set[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module == "simplexcal":
             homes = {alias.name: getattr(simplexcal, alias.name, None) for alias in node.names}
-            names |= {getattr(value, "__module__", f"simplexcal.{name}") for name, value in homes.items()}
+            names |= {
+                getattr(value, "__module__", f"simplexcal.{name}") for name, value in homes.items()
+            }
         elif isinstance(node, ast.ImportFrom) and node.module:
             names.add(node.module)
         elif isinstance(node, ast.Import):
@@ -73,5 +75,12 @@ def test_import_needs_torch_numpy_and_safetensors_only() -> None:
 
 def test_public_names_are_documented() -> None:
     public = {name: value for name, value in vars(simplexcal).items() if callable(value)}
-    assert {"Backbone", "Concrete", "Outputs", "SimplexTemperatureScaling", "calibrate", "load"} <= set(public)
+    assert {
+        "Backbone",
+        "Concrete",
+        "Outputs",
+        "SimplexTemperatureScaling",
+        "calibrate",
+        "load",
+    } <= set(public)
     assert all(value.__doc__ for value in public.values())

@@ -10,7 +10,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from simplexcal import EnsembleTemperatureScaling, SimplexTemperatureScaling, TemperatureScaling, _chunking
+from simplexcal import (
+    EnsembleTemperatureScaling,
+    SimplexTemperatureScaling,
+    TemperatureScaling,
+    _chunking,
+)
 from simplexcal._chunking import in_chunks, join
 from simplexcal.calibrators import Calibrator, _likelihood_head
 from simplexcal.types import Outputs
@@ -34,8 +39,16 @@ class Made(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        old = {x.untyped_storage().data_ptr() for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
-        new = [x for x in tree_leaves(result) if isinstance(x, Tensor) and x.untyped_storage().data_ptr() not in old]
+        old = {
+            x.untyped_storage().data_ptr()
+            for x in tree_leaves((args, kwargs))
+            if isinstance(x, Tensor)
+        }
+        new = [
+            x
+            for x in tree_leaves(result)
+            if isinstance(x, Tensor) and x.untyped_storage().data_ptr() not in old
+        ]
         self.sizes += [x.numel() for x in new]
         return result
 
@@ -52,7 +65,9 @@ def fit(make: Callable[[], Calibrator]) -> Calibrator:
 
 
 @pytest.fixture(params=METHODS)
-def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Calibrator]:
+def make(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], Calibrator]:
     monkeypatch.setattr(_likelihood_head, "N_STEPS", 2)
     simulate()
     return METHODS[request.param]

@@ -44,7 +44,9 @@ def test_samples_take_a_generator_of_the_device() -> None:
 
 
 def test_two_devices_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"`logits` and `temperature` must be on one device; got cuda:0 and cpu"):
+    with pytest.raises(
+        ValueError, match=r"`logits` and `temperature` must be on one device; got cuda:0 and cpu"
+    ):
         Concrete(torch.zeros(3, device="cuda"), torch.tensor(1.0))
 
 
@@ -59,35 +61,47 @@ def test_a_fit_on_the_gpu_is_the_fit_on_the_cpu(name: str) -> None:
     for device in ("cpu", "cuda"):
         outputs = sc.Outputs(head(features).detach(), features).to(device)
         mixup = sc.FeatureMixup(head, outputs, labels)
-        calibrator = METHODS[name]().fit(outputs, labels, mixup=mixup, generator=torch.Generator().manual_seed(1))
+        calibrator = METHODS[name]().fit(
+            outputs, labels, mixup=mixup, generator=torch.Generator().manual_seed(1)
+        )
         probs.append(calibrator(outputs).probs.cpu())
     torch.testing.assert_close(*probs, rtol=0, atol=2e-4)
 
 
 def test_steps_that_are_replayed_are_those_that_are_not() -> None:
     g = torch.Generator("cuda").manual_seed(0)
-    x, y = torch.randn(70, 5, device="cuda", generator=g), torch.randn(70, 3, device="cuda", generator=g)
+    x, y = (
+        torch.randn(70, 5, device="cuda", generator=g),
+        torch.randn(70, 3, device="cuda", generator=g),
+    )
     start = torch.randn(5, 3, device="cuda", generator=g)
 
     def rows() -> Iterator[tuple[Tensor, ...]]:
-        stream = batches(70, 16, torch.Generator().manual_seed(2), x.device)  # five batches, the last one smaller
+        stream = batches(
+            70, 16, torch.Generator().manual_seed(2), x.device
+        )  # five batches, the last one smaller
         return ((rows,) for rows in stream)
 
     def loss(weight: Tensor, at: Tensor) -> Tensor:
         return mse_loss(x[at] @ weight, y[at])
 
     replayed, eager, stream = nn.Parameter(start.clone()), nn.Parameter(start.clone()), rows()
-    minimise(lambda at: loss(replayed, at), [replayed], 60, 0.1, 0.01, anneal=True, stream=rows())
-    minimise(lambda: loss(eager, next(stream)[0]), [eager], 60, 0.1, 0.01, anneal=True)
+    minimise(lambda at: loss(replayed, at), [replayed], 60, 0.1, 0.01, lr_decay=True, stream=rows())
+    minimise(lambda: loss(eager, next(stream)[0]), [eager], 60, 0.1, 0.01, lr_decay=True)
     torch.testing.assert_close(replayed, eager)
 
 
 def test_a_network_is_calibrated_where_it_is(generator: torch.Generator) -> None:
-    net, x = nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 3)).cuda(), torch.randn(200, 6, generator=generator)
+    net, x = (
+        nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 3)).cuda(),
+        torch.randn(200, 6, generator=generator),
+    )
     y = net(x.cuda()).softmax(-1).multinomial(1).squeeze(1).cpu()
     model = sc.calibrate(net, (x, y), METHODS["sts"](), mixup="inputs", generator=generator)
     p = model.predict(x)
-    assert {v.device.type for v in (p.probs, p.label, p.aleatoric, p.epistemic) if v is not None} == {"cuda"}
+    assert {
+        v.device.type for v in (p.probs, p.label, p.aleatoric, p.epistemic) if v is not None
+    } == {"cuda"}
     assert torch.equal(p.label, net(x.cuda()).argmax(-1))
 
 

@@ -11,7 +11,9 @@ FOLDER = Path(fashion_mnist.__file__).parent
 
 
 def test_the_embedded_files_are_small() -> None:
-    assert sum(path.stat().st_size for path in FOLDER.rglob("*") if path.suffix != ".pyc") <= 6_000_000
+    assert (
+        sum(path.stat().st_size for path in FOLDER.rglob("*") if path.suffix != ".pyc") <= 6_000_000
+    )
 
 
 def test_the_images_are_ten_thousand_of_ten_classes() -> None:

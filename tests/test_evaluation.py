@@ -28,14 +28,20 @@ def test_every_number_is_the_metric_of_that_name() -> None:
     e, correct = sc.evaluate(p, labels, n_bins=15), p.label == labels
     assert (e.n, e.n_classes) == (400, 5)
     for name in ("accuracy", "nll", "brier"):
-        assert getattr(e, name) == pytest.approx(getattr(metrics, name)(p.probs, labels).item(), abs=1e-7)
+        assert getattr(e, name) == pytest.approx(
+            getattr(metrics, name)(p.probs, labels).item(), abs=1e-7
+        )
     assert e.classwise_ece == metrics.classwise_ece(p.probs, labels, 15).item()
     for name in ("ece", "adaptive_ece", "maximum_ce", "debiased_ece"):
         assert getattr(e, name) == getattr(metrics, name)(p.confidence, correct, 15).item()
     assert e.smooth_ece == metrics.smooth_ece(p.confidence, correct).item()
     assert e.aurc == metrics.aurc(p.confidence, correct).item()
-    assert (e.ece_floor, e.ece_floor_95) == tuple(x.item() for x in metrics.noise_floor(p.confidence, 15))
-    assert (e.ece_low, e.ece_high) == tuple(x.item() for x in metrics.ece_interval(p.confidence, correct, 15))
+    assert (e.ece_floor, e.ece_floor_95) == tuple(
+        x.item() for x in metrics.noise_floor(p.confidence, 15)
+    )
+    assert (e.ece_low, e.ece_high) == tuple(
+        x.item() for x in metrics.ece_interval(p.confidence, correct, 15)
+    )
     assert e.brier_calibration + e.brier_refinement == pytest.approx(e.brier, abs=1e-6)
     assert e.confidence == pytest.approx(p.confidence.mean().item())
     assert p.aleatoric is not None
@@ -78,13 +84,19 @@ def test_what_a_method_does_not_have_is_none() -> None:
 def test_one_prediction_and_half_precision_are_judged_too() -> None:
     for p in (prediction(1), prediction(30, k=2)):
         half = Prediction(p.probs.half(), p.label)
-        assert all(math.isfinite(value) for value in sc.evaluate(half, p.label).as_dict().values() if value is not None)
+        assert all(
+            math.isfinite(value)
+            for value in sc.evaluate(half, p.label).as_dict().values()
+            if value is not None
+        )
 
 
 def test_labels_are_checked() -> None:
     with pytest.raises(ValueError, match=r"^`labels` must have shape \(3,\)"):
         sc.evaluate(prediction(3), torch.tensor([0, 1]))
-    with pytest.raises(ValueError, match=r"^`labels` must be in 0..4 for 5 classes; found 5 at position 1\."):
+    with pytest.raises(
+        ValueError, match=r"^`labels` must be in 0..4 for 5 classes; found 5 at position 1\."
+    ):
         sc.evaluate(prediction(2), torch.tensor([0, 5]))
     with pytest.raises(TypeError, match=r"^`labels` must be a torch.Tensor; got list\."):
         sc.evaluate(prediction(2), [0, 1])  # type: ignore[arg-type]
@@ -123,13 +135,19 @@ def test_unknown_inputs_are_the_positive_class_and_confidence_is_turned_round() 
     positive = [0] * 60 + [1] * 40
     assert (e.n_in, e.n_out) == (60, 40)
     assert e.confidence_auroc > 0.7
-    names = {"confidence": "confidence", "expected_entropy": "aleatoric", "differential_entropy": "epistemic"}
+    names = {
+        "confidence": "confidence",
+        "expected_entropy": "aleatoric",
+        "differential_entropy": "epistemic",
+    }
     for score, field in {**names, "mutual_information": "mutual_information"}.items():
         values = torch.cat([getattr(known, field), getattr(unknown, field)])
         values = -values if score == "confidence" else values
         ours, theirs = e.as_dict()[f"{score}_auroc"], roc_auc_score(positive, values)
         assert ours == pytest.approx(theirs, abs=1e-6)
-        assert e.as_dict()[f"{score}_aupr"] == pytest.approx(average_precision_score(positive, values), abs=1e-6)
+        assert e.as_dict()[f"{score}_aupr"] == pytest.approx(
+            average_precision_score(positive, values), abs=1e-6
+        )
         expected = metrics.fpr_at_tpr(values, torch.tensor(positive)).item()
         assert e.as_dict()[f"{score}_fpr_95"] == pytest.approx(expected)
 

@@ -41,14 +41,20 @@ def one_hot_inputs(labels: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("beta", [0.02, 0.2, 1.0, 5.0])
 @pytest.mark.parametrize("k", [2, 10, 1000])
-def test_log_weights_are_finite_and_sum_to_one(beta: float, k: int, generator: torch.Generator) -> None:
+def test_log_weights_are_finite_and_sum_to_one(
+    beta: float, k: int, generator: torch.Generator
+) -> None:
     log_w = log_dirichlet(beta, 200, k, generator)
     assert log_w.isfinite().all()
-    torch.testing.assert_close(log_w.logsumexp(-1), torch.zeros(200, dtype=torch.float64), rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        log_w.logsumexp(-1), torch.zeros(200, dtype=torch.float64), rtol=0, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("beta", [0.2, 1.0, 3.0])
-def test_weights_have_the_moments_of_the_dirichlet_law(beta: float, generator: torch.Generator) -> None:
+def test_weights_have_the_moments_of_the_dirichlet_law(
+    beta: float, generator: torch.Generator
+) -> None:
     n, k = 100_000, 5
     w = log_dirichlet(beta, n, k, generator).exp()
     variance = (1 / k) * (1 - 1 / k) / (k * beta + 1)
@@ -57,54 +63,66 @@ def test_weights_have_the_moments_of_the_dirichlet_law(beta: float, generator: t
     assert ((w.var(0) - variance).abs() <= error).all()
 
 
-@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("weights_per_sample", [False, True])
 def test_a_mix_is_the_weighted_sum_of_one_sample_of_each_class(
-    fresh: bool, labels: Tensor, generator: torch.Generator
+    weights_per_sample: bool, labels: Tensor, generator: torch.Generator
 ) -> None:
     backbone = Linear()
     inputs = one_hot_inputs(labels)  # so the mixed input is the weight vector itself
-    mixed = InputMixup(backbone, inputs, labels, 3, 5, fresh).draw(0.7, 37, generator)
+    mixed = InputMixup(backbone, inputs, labels, 3, 5, weights_per_sample).sample(
+        0.7, 37, generator
+    )
     assert mixed.outputs.features is not None
     torch.testing.assert_close(mixed.outputs.features[:, :K], mixed.log_weights.exp())
     torch.testing.assert_close(mixed.outputs.logits, backbone(mixed.outputs.features).logits)
     assert len(mixed.outputs) == 37
 
 
-def test_the_papers_scheme_shares_one_weight_vector_in_each_shuffle(labels: Tensor, inputs: Tensor) -> None:
-    mixed = InputMixup(Linear(), inputs, labels, per_class=3, n_shuffles=4).draw(1.0, 24)
+def test_the_papers_scheme_shares_one_weight_vector_in_each_shuffle(
+    labels: Tensor, inputs: Tensor
+) -> None:
+    mixed = InputMixup(Linear(), inputs, labels, per_class=3, n_shuffles=4).sample(1.0, 24)
     runs = mixed.log_weights.view(8, 3, K)
     assert (runs == runs[:, :1]).all()
     assert len(torch.unique(runs[:, 0, 0])) == 8
 
 
 def test_fresh_weights_differ_in_each_mix(labels: Tensor, inputs: Tensor) -> None:
-    mixed = InputMixup(Linear(), inputs, labels, per_class=3, n_shuffles=4, fresh=True).draw(1.0, 24)
+    mixed = InputMixup(
+        Linear(), inputs, labels, per_class=3, n_shuffles=4, weights_per_sample=True
+    ).sample(1.0, 24)
     assert len(torch.unique(mixed.log_weights[:, 0])) == 24
 
 
 def test_each_shuffle_takes_each_sample_of_the_pool_once(labels: Tensor, inputs: Tensor) -> None:
     # β → 0 puts all weight on one class: the mixes of one shuffle are then the R samples of that class
-    mixed = InputMixup(Linear(), inputs, labels, per_class=5, n_shuffles=6).draw(1e-6, 30)
+    mixed = InputMixup(Linear(), inputs, labels, per_class=5, n_shuffles=6).sample(1e-6, 30)
     assert mixed.outputs.features is not None
     classes, rows = mixed.outputs.features[:, 0].view(6, 5), mixed.outputs.features[:, 1].view(6, 5)
     for c, run in zip(classes, rows, strict=True):
         torch.testing.assert_close(c, c[:1].expand(5))
-        assert len(torch.unique(run.round())) == (3 if c[0] == 2 else 5)  # class 2 has three samples, used again
+        assert len(torch.unique(run.round())) == (
+            3 if c[0] == 2 else 5
+        )  # class 2 has three samples, used again
 
 
-def test_mixed_features_equal_mixed_inputs_of_a_linear_network(labels: Tensor, inputs: Tensor) -> None:
+def test_mixed_features_equal_mixed_inputs_of_a_linear_network(
+    labels: Tensor, inputs: Tensor
+) -> None:
     backbone = Linear()
-    by_input = InputMixup(backbone, inputs, labels, 3, 5).draw(0.5, 40, torch.Generator().manual_seed(1))
-    by_feature = FeatureMixup(backbone.head, backbone(inputs), labels, 3, 5, fresh=False).draw(
+    by_input = InputMixup(backbone, inputs, labels, 3, 5).sample(
         0.5, 40, torch.Generator().manual_seed(1)
     )
+    by_feature = FeatureMixup(
+        backbone.head, backbone(inputs), labels, 3, 5, weights_per_sample=False
+    ).sample(0.5, 40, torch.Generator().manual_seed(1))
     assert torch.equal(by_input.log_weights, by_feature.log_weights)
     torch.testing.assert_close(by_input.outputs.logits, by_feature.outputs.logits)
 
 
 def test_the_same_generator_gives_the_same_mixes(labels: Tensor, inputs: Tensor) -> None:
     source = InputMixup(Linear(), inputs, labels)
-    a, b = (source.draw(0.3, 250, torch.Generator().manual_seed(5)) for _ in range(2))
+    a, b = (source.sample(0.3, 250, torch.Generator().manual_seed(5)) for _ in range(2))
     assert torch.equal(a.outputs.logits, b.outputs.logits)
 
 
@@ -121,7 +139,7 @@ def test_memory_is_bounded_by_the_pools_in_work(
         return result
 
     monkeypatch.setattr(source, "_outputs", outputs)
-    assert len(source.draw(1.0, 20).outputs) == 20
+    assert len(source.sample(1.0, 20).outputs) == 20
     assert sizes == [6, 6, 6, 6]
 
 
@@ -139,7 +157,7 @@ def test_with_many_classes_a_pool_takes_fewer_samples_of_each(
     monkeypatch.setattr(mixup, "_matrix", counted)
     for largest in (2**24, 1000, 1):
         monkeypatch.setattr(mixup, "LARGEST", largest)
-        assert len(source.draw(1.0, 50).log_weights) == 50
+        assert len(source.sample(1.0, 50).log_weights) == 50
     k, s = Linear().head.out_features, 10
     r = math.isqrt(1000 // (k * s))  # the matrix of a pool is (R·S, K·R)
     assert sorted(set(sizes)) == [k * s, k * s * r**2, k * s * 100**2]
@@ -147,13 +165,17 @@ def test_with_many_classes_a_pool_takes_fewer_samples_of_each(
 
 def test_a_missing_class_is_named(labels: Tensor, inputs: Tensor) -> None:
     labels = torch.where(labels == 2, 3, labels)
-    with pytest.raises(ValueError, match=r"`labels` must hold every class, .* missing: 2\. Add such samples"):
+    with pytest.raises(
+        ValueError, match=r"`labels` must hold every class, .* missing: 2\. Add such samples"
+    ):
         InputMixup(Linear(), inputs, labels)
 
 
 def test_inputs_that_cannot_be_mixed_are_refused(labels: Tensor) -> None:
     tokens = torch.zeros(len(labels), 7, dtype=torch.int64)
-    with pytest.raises(TypeError, match=r"`inputs` must be a floating-point .*got torch.int64.*use FeatureMixup"):
+    with pytest.raises(
+        TypeError, match=r"`inputs` must be a floating-point .*got torch.int64.*use FeatureMixup"
+    ):
         InputMixup(Linear(), tokens, labels)
 
 
@@ -161,7 +183,9 @@ def test_features_are_needed_and_must_fit_the_head(labels: Tensor, inputs: Tenso
     outputs = Linear()(inputs)
     with pytest.raises(ValueError, match=r"`outputs` must have features to mix; got logits alone"):
         FeatureMixup(nn.Linear(D, K), Outputs(outputs.logits), labels)
-    with pytest.raises(ValueError, match=r"`head` must map the 6 features to 4 logits; it maps 5 to 4"):
+    with pytest.raises(
+        ValueError, match=r"`head` must map the 6 features to 4 logits; it maps 5 to 4"
+    ):
         FeatureMixup(nn.Linear(5, K), outputs, labels)
 
 
@@ -174,5 +198,7 @@ def test_labels_are_checked() -> None:
 def test_a_draw_of_nothing_or_with_no_beta_is_refused(beta: float, n: int) -> None:
     net, inputs = Linear(), torch.randn(6, D)
     source = FeatureMixup(net.head, net(inputs), torch.arange(6) % K)
-    with pytest.raises(ValueError, match=rf"`beta` and `n_samples` must be positive; got {beta} and {n}."):
-        source.draw(beta, n)
+    with pytest.raises(
+        ValueError, match=rf"`beta` and `n_samples` must be positive; got {beta} and {n}."
+    ):
+        source.sample(beta, n)

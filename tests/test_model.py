@@ -35,7 +35,9 @@ class Net(nn.Module):
 
     def __init__(self, scale: float = 1.0) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Dropout(0.5), nn.Flatten())
+        self.body = nn.Sequential(
+            nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Dropout(0.5), nn.Flatten()
+        )
         self.neck = nn.Sequential(nn.Linear(2 * 16, D), nn.BatchNorm1d(D))
         self.classifier = nn.Linear(D, K)
         self.classifier.weight.data[2] = self.classifier.weight.data[1]
@@ -76,13 +78,14 @@ def make_data(net: nn.Module, n: int = N, seed: int = 0) -> Data:
 
 def same(a: Prediction, b: Prediction) -> bool:
     return all(
-        (x is None and y is None) or torch.equal(x, y) for x, y in zip(vars(a).values(), vars(b).values(), strict=True)
+        (x is None and y is None) or torch.equal(x, y)
+        for x, y in zip(vars(a).values(), vars(b).values(), strict=True)
     )
 
 
 def branch_alone() -> SimplexTemperatureScaling:
     """Return the part of the method that learns from mixes, and that alone."""
-    return SimplexTemperatureScaling(n_steps=5, pool_size=100, widths=(8,), head=False)
+    return SimplexTemperatureScaling(n_steps=5, pool_size=100, widths=(8,), likelihood_head=False)
 
 
 def seeded() -> Generator:
@@ -108,7 +111,12 @@ def short_fits() -> Iterator[None]:
 def case(request: pytest.FixtureRequest) -> Case:
     net = make_net()
     data, before = make_data(net), state(net)
-    return Case(request.param, net, before, calibrate(net, data, METHODS[request.param](), generator=seeded()))
+    return Case(
+        request.param,
+        net,
+        before,
+        calibrate(net, data, METHODS[request.param](), generator=seeded()),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +161,9 @@ def test_labels_are_those_of_the_network_even_where_classes_tie(case: Case, imag
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_labels_are_those_of_the_network_where_its_softmax_is_saturated(method: str, images: Tensor) -> None:
+def test_labels_are_those_of_the_network_where_its_softmax_is_saturated(
+    method: str, images: Tensor
+) -> None:
     net = make_net(scale=1e4)
     p = calibrate(net, make_data(net), METHODS[method](), generator=seeded()).predict(images)
     assert (evaluated(net, images).softmax(-1).amax(-1) == 1).any()
@@ -181,7 +191,10 @@ def test_a_model_loaded_onto_another_network_fails_clearly(case: Case, tmp_path:
     case.model.save(path)
     other.classifier.bias.data[0] += 1e-7
     for net in (other, make_net(seed=1), copy.deepcopy(case.net).double(), nn.Linear(3, K)):
-        with pytest.raises(ValueError, match=r"^'.*file' was calibrated for another network: .* calibrate this one.$"):
+        with pytest.raises(
+            ValueError,
+            match=r"^'.*file' was calibrated for another network: .* calibrate this one.$",
+        ):
             load(path, net)
 
 
@@ -199,7 +212,9 @@ def model(net: Net, data: Data) -> CalibratedModel:
     return calibrate(net, data, METHODS["sts"](), generator=seeded())
 
 
-def test_many_inputs_go_through_the_network_in_batches(net: Net, model: CalibratedModel, images: Tensor) -> None:
+def test_many_inputs_go_through_the_network_in_batches(
+    net: Net, model: CalibratedModel, images: Tensor
+) -> None:
     sizes: list[int] = []
     whole = model.predict(images)
     with net.register_forward_pre_hook(lambda _, args: sizes.append(len(args[0]))):
@@ -231,9 +246,13 @@ def test_predictions_need_no_gradients_whoever_asks(model: CalibratedModel, imag
         assert same(model.predict(images), model.predict(images))
 
 
-def test_the_networks_modes_do_not_matter_to_predictions(model: CalibratedModel, net: Net, images: Tensor) -> None:
+def test_the_networks_modes_do_not_matter_to_predictions(
+    model: CalibratedModel, net: Net, images: Tensor
+) -> None:
     p = model.predict(images)
-    other = CalibratedModel(Backbone(copy.deepcopy(net).train()), copy.deepcopy(model.calibrator)).train()
+    other = CalibratedModel(
+        Backbone(copy.deepcopy(net).train()), copy.deepcopy(model.calibrator)
+    ).train()
     assert same(other.predict(images), p)
 
 
@@ -242,7 +261,9 @@ def test_the_state_of_the_model_is_the_calibrators_alone(model: CalibratedModel)
     assert not any(p.requires_grad for p in model.parameters())
 
 
-def test_a_model_with_an_unfitted_calibrator_says_so(net: Net, images: Tensor, tmp_path: Path) -> None:
+def test_a_model_with_an_unfitted_calibrator_says_so(
+    net: Net, images: Tensor, tmp_path: Path
+) -> None:
     model = CalibratedModel(Backbone(net), TemperatureScaling())
     with pytest.raises(NotFittedError):
         model(images)
@@ -254,7 +275,9 @@ def test_a_calibrator_saved_without_a_fingerprint_is_taken_as_it_is(
     model: CalibratedModel, net: Net, images: Tensor, tmp_path: Path
 ) -> None:
     save_calibrator(model.calibrator, tmp_path / "file")
-    assert same(load(tmp_path / "file", net, head="classifier").predict(images), model.predict(images))
+    assert same(
+        load(tmp_path / "file", net, head="classifier").predict(images), model.predict(images)
+    )
 
 
 # --- data of any form -------------------------------------------------------------------------------------------------
@@ -270,7 +293,9 @@ FORMS: dict[str, Callable[[Tensor, Tensor], Any]] = {
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("mixup", ["features", "inputs"])
-def test_data_of_any_form_give_the_same_model(form: str, mixup: str, net: Net, data: Data, images: Tensor) -> None:
+def test_data_of_any_form_give_the_same_model(
+    form: str, mixup: str, net: Net, data: Data, images: Tensor
+) -> None:
     given = FORMS[form](*data)
     model = calibrate(net, given, branch_alone(), mixup=mixup, generator=seeded(), batch_size=16)
     expected = calibrate(net, data, branch_alone(), mixup=mixup, generator=seeded())
@@ -288,8 +313,10 @@ def test_inputs_of_a_shuffling_loader_keep_their_labels(net: Net) -> None:
             seen.append((mixup.samples, labels))
             return super().fit(outputs, labels, mixup=mixup, **rest)
 
-    loader = DataLoader(TensorDataset(images, labels), batch_size=16, shuffle=True, generator=seeded())
-    calibrate(net, loader, Spy(n_steps=1, pool_size=10, head=False), mixup="inputs")
+    loader = DataLoader(
+        TensorDataset(images, labels), batch_size=16, shuffle=True, generator=seeded()
+    )
+    calibrate(net, loader, Spy(n_steps=1, pool_size=10, likelihood_head=False), mixup="inputs")
     inputs, their_labels = seen[0]
     assert torch.equal(inputs[:, 0, 0, 0].long(), their_labels)
     assert not torch.equal(their_labels, labels)
@@ -317,11 +344,23 @@ def test_methods_that_need_no_mixes_run_the_network_once(net: Net, data: Data) -
 
 def test_a_hugging_face_classifier_is_calibrated_as_it_is(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    sizes = {"dim": 8, "hidden_dim": 16, "n_heads": 2, "n_layers": 1, "vocab_size": 30, "max_position_embeddings": 10}
+    sizes = {
+        "dim": 8,
+        "hidden_dim": 16,
+        "n_heads": 2,
+        "n_layers": 1,
+        "vocab_size": 30,
+        "max_position_embeddings": 10,
+    }
     torch.manual_seed(0)
-    net = transformers.DistilBertForSequenceClassification(transformers.DistilBertConfig(**sizes, num_labels=K))
+    net = transformers.DistilBertForSequenceClassification(
+        transformers.DistilBertConfig(**sizes, num_labels=K)
+    )
     net.classifier.weight.data *= 50
-    text = {"input_ids": torch.randint(30, (N, 7)), "attention_mask": torch.ones(N, 7, dtype=torch.long)}
+    text = {
+        "input_ids": torch.randint(30, (N, 7)),
+        "attention_mask": torch.ones(N, 7, dtype=torch.long),
+    }
     rows = [{name: x[i] for name, x in text.items()} | {"labels": i % K} for i in range(N)]
     before = state(net.train())
     model = calibrate(net, DataLoader(rows, batch_size=16), branch_alone(), generator=seeded())  # type: ignore[arg-type]
@@ -331,7 +370,9 @@ def test_a_hugging_face_classifier_is_calibrated_as_it_is(tmp_path: Path) -> Non
         assert torch.equal(p.label, net.eval()(**text).logits.argmax(-1))
     model.save(tmp_path / "file")
     assert same(load(tmp_path / "file", net).predict(text), p)
-    with pytest.raises(TypeError, match=r'Inputs must be one tensor to be mixed; got dict. Use mixup="features".'):
+    with pytest.raises(
+        TypeError, match=r'Inputs must be one tensor to be mixed; got dict. Use mixup="features".'
+    ):
         calibrate(net, DataLoader(rows), branch_alone(), mixup="inputs")  # type: ignore[arg-type]
 
 
@@ -348,18 +389,23 @@ def test_a_method_can_train_on_its_outputs_even_in_inference_mode(net: Net, data
 @NEEDS_CUDA
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("mixup", ["features", "inputs"])
-def test_everything_happens_on_the_networks_device(method: str, mixup: str, images: Tensor, tmp_path: Path) -> None:
+def test_everything_happens_on_the_networks_device(
+    method: str, mixup: str, images: Tensor, tmp_path: Path
+) -> None:
     net = make_net()
     data = make_data(net)
     model = calibrate(net.cuda(), data, METHODS[method](), mixup=mixup, generator=seeded())
     p = model.predict(images)
-    assert {x.device.type for x in (p.probs, p.label, p.confidence, *model.calibrator.state_dict().values())} == {
-        "cuda"
-    }
+    assert {
+        x.device.type
+        for x in (p.probs, p.label, p.confidence, *model.calibrator.state_dict().values())
+    } == {"cuda"}
     model.save(tmp_path / "file")
     assert same(load(tmp_path / "file", net).predict(images), p)
     on_cpu = load(tmp_path / "file", net.cpu())
-    assert on_cpu.predict(images).probs.device.type == model.predict(images).probs.device.type == "cpu"
+    assert (
+        on_cpu.predict(images).probs.device.type == model.predict(images).probs.device.type == "cpu"
+    )
     assert on_cpu.cuda().predict(images).probs.device.type == "cuda"
 
 
@@ -394,17 +440,26 @@ def test_a_key_makes_a_calibrator_and_a_calibrator_is_fitted_itself(net: Net, da
     assert type(calibrate(net, data, "ets").calibrator) is EnsembleTemperatureScaling
     ts = TemperatureScaling()
     assert calibrate(net, data, ts).calibrator is ts
-    assert torch.equal(calibrate(net, data, "ts")(data[0]), (evaluated(net, data[0]) / ts.temperature).softmax(-1))
+    assert torch.equal(
+        calibrate(net, data, "ts")(data[0]), (evaluated(net, data[0]) / ts.temperature).softmax(-1)
+    )
 
 
-def test_simplex_temperature_scaling_is_the_default(net: Net, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simplex_temperature_scaling_is_the_default(
+    net: Net, data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(CALIBRATORS, "sts", branch_alone)
     p = calibrate(net, data, generator=seeded()).predict(data[0])
-    assert same(p, calibrate(net, data, branch_alone(), mixup="features", generator=seeded()).predict(data[0]))
+    assert same(
+        p,
+        calibrate(net, data, branch_alone(), mixup="features", generator=seeded()).predict(data[0]),
+    )
 
 
 @pytest.mark.parametrize("mixup", ["features", "inputs"])
-def test_a_class_without_samples_is_a_fit_without_mixup_and_a_warning(mixup: str, net: Net, data: Data) -> None:
+def test_a_class_without_samples_is_a_fit_without_mixup_and_a_warning(
+    mixup: str, net: Net, data: Data
+) -> None:
     few = (data[0], data[1].clamp_max(2))
     with pytest.warns(UserWarning, match=r"missing: 3\. .* This fit goes on without") as said:
         model = calibrate(net, few, METHODS["sts"](), mixup=mixup, generator=seeded())
@@ -417,7 +472,10 @@ def test_a_class_without_samples_is_a_fit_without_mixup_and_a_warning(mixup: str
 def test_a_method_that_is_nothing_without_mixup_says_so(net: Net, data: Data) -> None:
     few = (data[0], data[1].clamp_max(2))
     for method in (branch_alone(), METHODS["dirichlet"]()):
-        with pytest.raises(ValueError, match=r"`labels` must hold every class, .*; missing: 3. .* fit without mixup"):
+        with pytest.raises(
+            ValueError,
+            match=r"`labels` must hold every class, .*; missing: 3. .* fit without mixup",
+        ):
             calibrate(net, few, method)
     with pytest.raises(ValueError, match="`mixup` must be given"):
         calibrate(net, data, METHODS["dirichlet"](), mixup=None)
@@ -434,22 +492,66 @@ BAD: list[tuple[Callable[[Tensor, Tensor], Any], dict[str, Any], type[Exception]
         ValueError,
         r"`method` must be .* one of none, ts, .*, sts; got 'magic'.",
     ),
-    (lambda x, y: (x, y), {"mixup": "x"}, ValueError, r'`mixup` must be "features", "inputs" or None; got \'x\'.'),
-    (lambda x, y: (x, y), {"head": "fc"}, ValueError, r"`head` must name a linear layer; got 'fc'. .*"),
-    (lambda x, y: (x, y + 1), {}, ValueError, r"`labels` must be in 0..3 .*; found 4 .* Your labels start at 1: .*"),
-    (lambda x, y: (x, 0 * y), {}, ValueError, r"`labels` must hold at least two classes; all 80 are class 0. .*"),
-    (lambda x, y: (x * float("nan"), y), {}, ValueError, r"`logits` must be finite; found nan at position .*"),
-    (lambda x, y: DataLoader(TensorDataset(x)), {}, ValueError, r"`data` must come with labels, .*; got a list of 1."),
-    (lambda x, y: just_inputs(x), {}, ValueError, r"`data` must come with labels, .*; got a Tensor."),
+    (
+        lambda x, y: (x, y),
+        {"mixup": "x"},
+        ValueError,
+        r'`mixup` must be "features", "inputs" or None; got \'x\'.',
+    ),
+    (
+        lambda x, y: (x, y),
+        {"head": "fc"},
+        ValueError,
+        r"`head` must name a linear layer; got 'fc'. .*",
+    ),
+    (
+        lambda x, y: (x, y + 1),
+        {},
+        ValueError,
+        r"`labels` must be in 0..3 .*; found 4 .* Your labels start at 1: .*",
+    ),
+    (
+        lambda x, y: (x, 0 * y),
+        {},
+        ValueError,
+        r"`labels` must hold at least two classes; all 80 are class 0. .*",
+    ),
+    (
+        lambda x, y: (x * float("nan"), y),
+        {},
+        ValueError,
+        r"`logits` must be finite; found nan at position .*",
+    ),
+    (
+        lambda x, y: DataLoader(TensorDataset(x)),
+        {},
+        ValueError,
+        r"`data` must come with labels, .*; got a list of 1.",
+    ),
+    (
+        lambda x, y: just_inputs(x),
+        {},
+        ValueError,
+        r"`data` must come with labels, .*; got a Tensor.",
+    ),
     (lambda x, y: iter(()), {}, ValueError, r"`data` is empty. .*"),
     (lambda x, y: 7, {}, TypeError, r"`data` must be a DataLoader, Dataset or pair .*; got int."),
-    (lambda x, y: (x, y.float()), {}, TypeError, r"`labels` must be .* integers; got torch.float32. .*"),
+    (
+        lambda x, y: (x, y.float()),
+        {},
+        TypeError,
+        r"`labels` must be .* integers; got torch.float32. .*",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("make", "settings", "error", "message"), BAD)
 def test_nonsense_gets_one_clear_sentence(
-    make: Callable[[Tensor, Tensor], Any], settings: dict[str, Any], error: type[Exception], message: str, net: Net
+    make: Callable[[Tensor, Tensor], Any],
+    settings: dict[str, Any],
+    error: type[Exception],
+    message: str,
+    net: Net,
 ) -> None:
     before = state(net)
     x, y = torch.randn(N, 1, 6, 6), torch.arange(N) % K
@@ -463,11 +565,18 @@ def test_only_inputs_of_one_shape_and_a_float_dtype_are_mixed() -> None:
     net = nn.Sequential(nn.AdaptiveAvgPool1d(3), nn.Linear(3, 2))
     y = torch.tensor([0, 1])
     batches = [(torch.zeros(2, 5), y), (torch.zeros(2, 4), y)]
-    with pytest.raises(ValueError, match=r"Inputs must be of one shape to be mixed; got \(5,\) and \(4,\). Use mixup="):
+    with pytest.raises(
+        ValueError,
+        match=r"Inputs must be of one shape to be mixed; got \(5,\) and \(4,\). Use mixup=",
+    ):
         calibrate(net, batches, METHODS["sts"](), mixup="inputs")
     tokens = nn.Sequential(nn.EmbeddingBag(5, 3), nn.Linear(3, 2))
-    with pytest.raises(TypeError, match=r"`inputs` must be .*floating-point.* to be mixed; got torch.int64"):
-        calibrate(tokens, (torch.zeros(2, 4, dtype=torch.long), y), METHODS["sts"](), mixup="inputs")
+    with pytest.raises(
+        TypeError, match=r"`inputs` must be .*floating-point.* to be mixed; got torch.int64"
+    ):
+        calibrate(
+            tokens, (torch.zeros(2, 4, dtype=torch.long), y), METHODS["sts"](), mixup="inputs"
+        )
 
 
 @pytest.mark.parametrize("mixup", ["features", "inputs"])
@@ -488,7 +597,11 @@ def test_every_method_works_where_tensors_are_double_by_default(method: str, mix
     try:
         net = make_net()
         x, y = make_data(net)
-        assert calibrate(net, (x, y), METHODS[method](), mixup=mixup, generator=seeded())(x).isfinite().all()
+        assert (
+            calibrate(net, (x, y), METHODS[method](), mixup=mixup, generator=seeded())(x)
+            .isfinite()
+            .all()
+        )
     finally:
         torch.set_default_dtype(torch.float32)
 

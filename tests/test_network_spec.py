@@ -13,15 +13,21 @@ NAME = "simplexcal.demo.lenet5:LeNet5"
 
 
 @pytest.mark.parametrize(("save", "suffix"), [(save_file, ".safetensors"), (torch.save, ".pt")])
-def test_a_network_gets_the_weights_of_the_file(save: Callable[..., None], suffix: str, tmp_path: Path) -> None:
+def test_a_network_gets_the_weights_of_the_file(
+    save: Callable[..., None], suffix: str, tmp_path: Path
+) -> None:
     net, path = LeNet5(), tmp_path / f"weights{suffix}"
     save(net.state_dict(), path)
     loaded = load_network(NAME, path)
     assert all(torch.equal(x, loaded.state_dict()[name]) for name, x in net.state_dict().items())
 
 
-def test_a_module_in_the_current_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "own_networks_here.py").write_text("from torch import nn\ndef small(): return nn.Linear(2, 3)\n")
+def test_a_module_in_the_current_folder_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_networks_here.py").write_text(
+        "from torch import nn\ndef small(): return nn.Linear(2, 3)\n"
+    )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", ["elsewhere"])
     net = load_network("own_networks_here:small")
@@ -43,7 +49,9 @@ def test_a_wrong_name_is_one_sentence(model: str, message: str) -> None:
 
 
 def test_a_factory_of_something_else_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"must return a torch\.nn\.Module; it returned OrderedDict"):
+    with pytest.raises(
+        TypeError, match=r"must return a torch\.nn\.Module; it returned OrderedDict"
+    ):
         load_network("collections:OrderedDict")
 
 
@@ -52,7 +60,9 @@ class Evil:
         return Path.touch, ("pwned",)  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("content", ["garbage", "truncated", "pickle", "another network", "no dict"])
+@pytest.mark.parametrize(
+    "content", ["garbage", "truncated", "pickle", "another network", "no dict"]
+)
 def test_a_file_that_is_not_its_weights_is_one_sentence(content: str, tmp_path: Path) -> None:
     path = tmp_path / "weights.pt"
     torch.save(LeNet5().state_dict(), path)
@@ -66,7 +76,9 @@ def test_a_file_that_is_not_its_weights_is_one_sentence(content: str, tmp_path: 
         torch.save(nn.Linear(2, 2).state_dict(), path)
     else:
         torch.save([1, 2], path)
-    with pytest.raises((ValueError, TypeError), match=r"cannot be read as a state dict|another network") as caught:
+    with pytest.raises(
+        (ValueError, TypeError), match=r"cannot be read as a state dict|another network"
+    ) as caught:
         load_network(NAME, path)
     assert "\n" not in str(caught.value)
     assert not Path("pwned").exists()

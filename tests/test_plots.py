@@ -41,7 +41,9 @@ def ax() -> Any:  # matplotlib types what is read back as anything an array can 
 
 def bars(ax: Any, which: int) -> np.ndarray[Any, Any]:
     """Return (left, bottom, width, height) of each bar of one set."""
-    return np.array([(*bar.get_xy(), bar.get_width(), bar.get_height()) for bar in ax.containers[which]])
+    return np.array(
+        [(*bar.get_xy(), bar.get_width(), bar.get_height()) for bar in ax.containers[which]]
+    )
 
 
 def legend(ax: Any) -> list[str]:
@@ -57,7 +59,9 @@ def predictions(generator: torch.Generator, n: int = 500) -> tuple[Tensor, Tenso
 def test_reliability_diagram_by_hand(ax: Any) -> None:
     plots.reliability_diagram(BINS, ax)
     np.testing.assert_allclose(bars(ax, 0), [(0.25, 0, 0.25, 0.5), (0.75, 0, 0.25, 0.75)])
-    np.testing.assert_allclose(bars(ax, 1), [(0.25, 0.5, 0.25, -0.1), (0.75, 0.75, 0.25, 0.15)], rtol=1e-6)
+    np.testing.assert_allclose(
+        bars(ax, 1), [(0.25, 0.5, 0.25, -0.1), (0.75, 0.75, 0.25, 0.15)], rtol=1e-6
+    )
     diagonal, dots = (line.get_xydata() for line in ax.lines)
     np.testing.assert_array_equal(diagonal, [(0, 0), (1, 1)])
     np.testing.assert_allclose(dots, [(0.4, 0.5), (0.9, 0.75)])
@@ -68,7 +72,9 @@ def test_reliability_diagram_by_hand(ax: Any) -> None:
 
 
 def test_reliability_diagram_shows_the_band_at_the_mean_confidence(ax: Any) -> None:
-    plots.reliability_diagram(BINS, ax, band=(tensor([nan, 0.1, nan, 0.4]), tensor([nan, 0.9, nan, 0.95])))
+    plots.reliability_diagram(
+        BINS, ax, band=(tensor([nan, 0.1, nan, 0.4]), tensor([nan, 0.9, nan, 0.95]))
+    )
     (intervals,) = ax.collections
     np.testing.assert_allclose(
         np.array(intervals.get_segments()), [[(0.4, 0.1), (0.4, 0.9)], [(0.9, 0.4), (0.9, 0.95)]]
@@ -77,14 +83,20 @@ def test_reliability_diagram_shows_the_band_at_the_mean_confidence(ax: Any) -> N
 
 
 @pytest.mark.parametrize(("accuracy", "corner"), [(0.1, "upper left"), (0.9, "lower right")])
-def test_the_legend_of_a_reliability_diagram_keeps_off_the_dots(ax: Any, accuracy: float, corner: str) -> None:
-    plots.reliability_diagram(Bins(tensor([0.0, 1.0]), tensor([5]), tensor([0.5]), tensor([accuracy])), ax)
+def test_the_legend_of_a_reliability_diagram_keeps_off_the_dots(
+    ax: Any, accuracy: float, corner: str
+) -> None:
+    plots.reliability_diagram(
+        Bins(tensor([0.0, 1.0]), tensor([5]), tensor([0.5]), tensor([accuracy])), ax
+    )
     assert ax.get_legend()._loc == ax.get_legend().codes[corner]
 
 
 @pytest.mark.parametrize("n_bins", [1, 7, 100])
 @pytest.mark.parametrize("kind", [reliability, equal_mass_reliability])
-def test_bins_of_every_number_and_kind(ax: Any, generator: torch.Generator, n_bins: int, kind: Any) -> None:
+def test_bins_of_every_number_and_kind(
+    ax: Any, generator: torch.Generator, n_bins: int, kind: Any
+) -> None:
     bins = kind(*predictions(generator), n_bins=n_bins)
     plots.reliability_diagram(bins, ax, band=accuracy_band(bins))
     filled = bins.count > 0
@@ -108,7 +120,12 @@ def test_confidence_histogram_by_hand(ax: Any) -> None:
 def test_shares_are_written_as_percentages(ax: Any) -> None:
     plots.confidence_histogram(BINS, ax)
     for axis in (ax.xaxis, ax.yaxis):
-        assert [axis.get_major_formatter()(value) for value in (0, 0.35, 0.0125, 1)] == ["0%", "35%", "1.25%", "100%"]
+        assert [axis.get_major_formatter()(value) for value in (0, 0.35, 0.0125, 1)] == [
+            "0%",
+            "35%",
+            "1.25%",
+            "100%",
+        ]
 
 
 def test_risk_coverage_curves_are_overlaid_in_different_colours(ax: Any) -> None:
@@ -118,7 +135,10 @@ def test_risk_coverage_curves_are_overlaid_in_different_colours(ax: Any) -> None
     np.testing.assert_array_equal(ax.lines[0].get_xydata(), [(0.5, 0), (1, 0.25)])
     assert len({line.get_color() for line in ax.lines}) == 2
     assert legend(ax) == ["ts", "sts"]
-    assert (ax.get_xlabel(), ax.get_ylabel()) == ("Coverage: share of inputs answered", "Risk: error rate among them")
+    assert (ax.get_xlabel(), ax.get_ylabel()) == (
+        "Coverage: share of inputs answered",
+        "Risk: error rate among them",
+    )
 
 
 def test_limits_grow_with_what_is_overlaid(ax: Any) -> None:
@@ -188,7 +208,9 @@ def test_densities_on_the_grid_integrate_to_one_and_to_the_mean(distribution: Di
     points = plots.simplex_grid(200)
     weight = distribution.log_prob(points).exp().double() / 2 / 200**2
     torch.testing.assert_close(weight.sum().item(), 1.0, atol=1e-4, rtol=0)
-    torch.testing.assert_close((weight @ points.double()).float(), distribution.mean, atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        (weight @ points.double()).float(), distribution.mean, atol=1e-4, rtol=0
+    )
 
 
 @pytest.mark.parametrize("resolution", [1, 2, 9])
@@ -202,7 +224,9 @@ def test_the_grid_lies_inside_the_simplex(resolution: int) -> None:
 
 def test_simplex_xy_of_the_corners_and_the_middle() -> None:
     xy = plots.simplex_xy(torch.cat([torch.eye(3), torch.full((1, 3), 1 / 3)]))
-    torch.testing.assert_close(xy, tensor([[0.0, 0.0], [1.0, 0.0], [0.5, 0.75**0.5], [0.5, 0.75**0.5 / 3]]))
+    torch.testing.assert_close(
+        xy, tensor([[0.0, 0.0], [1.0, 0.0], [0.5, 0.75**0.5], [0.5, 0.75**0.5 / 3]])
+    )
 
 
 def cells(ax: Any) -> Any:
@@ -218,7 +242,9 @@ def test_simplex_density_draws_each_value_where_its_point_is(ax: Any) -> None:
     np.testing.assert_allclose(corners.mean(1), plots.simplex_xy(points), atol=1e-6)
     one, two = corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]
     area = abs(one[:, 0] * two[:, 1] - one[:, 1] * two[:, 0]) / 2
-    np.testing.assert_allclose(area, 0.75**0.5 / 2 / 49, rtol=1e-5)  # equal, and together the whole triangle
+    np.testing.assert_allclose(
+        area, 0.75**0.5 / 2 / 49, rtol=1e-5
+    )  # equal, and together the whole triangle
     np.testing.assert_allclose(np.asarray(cells(ax).get_array()), log_density.exp(), rtol=1e-6)
     assert ax.get_aspect() == 1
 
@@ -228,7 +254,9 @@ def test_a_density_near_a_class_is_bright_at_its_label(ax: Any, favourite: int) 
     alpha = torch.ones(3)
     alpha[favourite] = 6.0
     names = ("cat", "dog", "owl")
-    plots.simplex_density(Dirichlet(alpha).log_prob(plots.simplex_grid(40)), ax, class_names=names, colorbar=False)
+    plots.simplex_density(
+        Dirichlet(alpha).log_prob(plots.simplex_grid(40)), ax, class_names=names, colorbar=False
+    )
     canvas: Any = FigureCanvasAgg(ax.figure)
     canvas.draw()
     picture = np.asarray(canvas.buffer_rgba())[..., :3].sum(-1)
@@ -251,7 +279,9 @@ def test_simplex_density_on_a_logarithmic_scale_covers_four_decades(ax: Any) -> 
 def test_simplex_density_marks_points_and_has_a_labelled_colour_bar(ax: Any) -> None:
     concrete = Concrete(tensor([1.0, 0.5, 0.25], requires_grad=True), 2.0)
     plots.simplex_density(concrete.log_prob(plots.simplex_grid(5)), ax, mark=concrete.mean)
-    np.testing.assert_allclose(ax.lines[0].get_xydata()[0], plots.simplex_xy(concrete.mean.detach()))
+    np.testing.assert_allclose(
+        ax.lines[0].get_xydata()[0], plots.simplex_xy(concrete.mean.detach())
+    )
     (bar,) = ax.child_axes
     assert bar.get_ylabel() == "density"
 
@@ -266,18 +296,34 @@ SHORT = tensor([0.1])
 MISTAKES: dict[str, Callable[[Any], object]] = {
     "bins` must hold at least one input": lambda ax: plots.reliability_diagram(EMPTY, ax),
     "every count is 0": lambda ax: plots.confidence_histogram(EMPTY, ax),
-    r"band` must have shape \(4,\)": lambda ax: plots.reliability_diagram(BINS, ax, band=(SHORT, SHORT)),
+    r"band` must have shape \(4,\)": lambda ax: plots.reliability_diagram(
+        BINS, ax, band=(SHORT, SHORT)
+    ),
     "values` must have shape": lambda ax: plots.beta_sensitivity([0.1, 0.2], SHORT, ax),
-    "spread` must have shape": lambda ax: plots.beta_sensitivity([0.1, 0.2], [0.1, 0.2], ax, spread=SHORT),
-    "risk` must have shape": lambda ax: plots.risk_coverage_curve(RiskCoverage(tensor([0.5, 1.0]), SHORT), ax),
-    "epistemic` must have shape": lambda ax: plots.uncertainty_scatter([0.1, 0.2], SHORT, [1, 0], ax),
-    "correct` must have shape": lambda ax: plots.uncertainty_scatter([0.1, 0.2], [0.1, 0.2], SHORT, ax),
+    "spread` must have shape": lambda ax: plots.beta_sensitivity(
+        [0.1, 0.2], [0.1, 0.2], ax, spread=SHORT
+    ),
+    "risk` must have shape": lambda ax: plots.risk_coverage_curve(
+        RiskCoverage(tensor([0.5, 1.0]), SHORT), ax
+    ),
+    "epistemic` must have shape": lambda ax: plots.uncertainty_scatter(
+        [0.1, 0.2], SHORT, [1, 0], ax
+    ),
+    "correct` must have shape": lambda ax: plots.uncertainty_scatter(
+        [0.1, 0.2], [0.1, 0.2], SHORT, ax
+    ),
     r"aleatoric` must have shape \(N,\)": lambda ax: plots.uncertainty_scatter([], [], [], ax),
-    "one value for each of simplex_grid's points": lambda ax: plots.simplex_density(torch.zeros(5), ax),
+    "one value for each of simplex_grid's points": lambda ax: plots.simplex_density(
+        torch.zeros(5), ax
+    ),
     r"got shape \(2, 2\)": lambda ax: plots.simplex_density(torch.zeros(2, 2), ax),
     "finite maximum; found nan": lambda ax: plots.simplex_density(tensor([0.0, nan, 0.0, 0.0]), ax),
-    "finite maximum; found -inf": lambda ax: plots.simplex_density(torch.full((4,), -torch.inf), ax),
-    "class_names` must be 3 names": lambda ax: plots.simplex_density(torch.zeros(4), ax, class_names=("cat", "dog")),
+    "finite maximum; found -inf": lambda ax: plots.simplex_density(
+        torch.full((4,), -torch.inf), ax
+    ),
+    "class_names` must be 3 names": lambda ax: plots.simplex_density(
+        torch.zeros(4), ax, class_names=("cat", "dog")
+    ),
     "resolution` must be at least 1": lambda _: plots.simplex_grid(0),
     r"probs` must have shape \(..., 3\)": lambda _: plots.simplex_xy(torch.ones(5, 2)),
 }
@@ -307,15 +353,30 @@ def draw_everything(figure: Any, generator: torch.Generator) -> None:
     assert plots.reliability_diagram(bins, axes[0], band=accuracy_band(bins)) is axes[0]
     assert plots.confidence_histogram(bins, axes[1]) is axes[1]
     for name in ("ts", "sts"):
-        assert plots.risk_coverage_curve(risk_coverage(confidence, correct), axes[2], label=name) is axes[2]
+        assert (
+            plots.risk_coverage_curve(risk_coverage(confidence, correct), axes[2], label=name)
+            is axes[2]
+        )
     betas = torch.arange(2, 21) / 10
-    assert plots.beta_sensitivity(betas, 0.01 * betas, axes[3], spread=0.002 * betas, label="a network") is axes[3]
+    assert (
+        plots.beta_sensitivity(
+            betas, 0.01 * betas, axes[3], spread=0.002 * betas, label="a network"
+        )
+        is axes[3]
+    )
     assert plots.uncertainty_scatter(1 - confidence, -5 * confidence, correct, axes[4]) is axes[4]
     concrete = Concrete(tensor([1.0, 0.5, 0.25]), 2.0)
-    assert plots.simplex_density(concrete.log_prob(plots.simplex_grid(50)), axes[5], mark=concrete.mean) is axes[5]
+    assert (
+        plots.simplex_density(
+            concrete.log_prob(plots.simplex_grid(50)), axes[5], mark=concrete.mean
+        )
+        is axes[5]
+    )
 
 
-def test_every_picture_is_drawn_and_nothing_global_changes(tmp_path: Path, generator: torch.Generator) -> None:
+def test_every_picture_is_drawn_and_nothing_global_changes(
+    tmp_path: Path, generator: torch.Generator
+) -> None:
     before = dict(mpl.rcParams)
     figure = Figure(figsize=(12, 8), layout="constrained")
     FigureCanvasAgg(figure)
@@ -336,4 +397,7 @@ def test_plots_never_load_pyplot() -> None:
 def test_a_missing_matplotlib_is_one_sentence_with_the_remedy() -> None:
     code = "import sys; sys.modules['matplotlib'] = None; import simplexcal.plots"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert 'needs matplotlib, which is not installed. Run pip install "simplexcal[report]".' in done.stderr
+    assert (
+        'needs matplotlib, which is not installed. Run pip install "simplexcal[report]".'
+        in done.stderr
+    )

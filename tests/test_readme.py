@@ -22,7 +22,9 @@ mpl.use("Agg")
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 GUIDE = (ROOT / "docs" / "guide.md").read_text() + (ROOT / "docs" / "serving.md").read_text()
-PYTHON = re.findall(r"```python\n(.*?)```", README + (ROOT / "docs" / "guide.md").read_text(), re.DOTALL)
+PYTHON = re.findall(
+    r"```python\n(.*?)```", README + (ROOT / "docs" / "guide.md").read_text(), re.DOTALL
+)
 SHELL = re.findall(r"```sh\n(.*?)```", README + GUIDE, re.DOTALL)
 COMMANDS = [block for block in SHELL if block.startswith("simplexcal ")]
 
@@ -40,9 +42,13 @@ def own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, (images, labels) = showcase.prepare(), images_and_labels()
     halves = {"val": (data.fit, data.fit_labels), "test": (data.test, data.test_labels)}
     for name, (outputs, y) in halves.items():
-        np.savez(tmp_path / f"{name}.npz", logits=outputs.logits[:500].numpy(), labels=y[:500].numpy())
+        np.savez(
+            tmp_path / f"{name}.npz", logits=outputs.logits[:500].numpy(), labels=y[:500].numpy()
+        )
     write(tmp_path / "rows.parquet", {"logits": data.test.logits[:500].numpy()})
-    np.savez(tmp_path / "inputs.npz", inputs=normalise(images[:500]).numpy(), labels=labels[:500].numpy())
+    np.savez(
+        tmp_path / "inputs.npz", inputs=normalise(images[:500]).numpy(), labels=labels[:500].numpy()
+    )
     shutil.copy(Path(showcase.__file__).with_name("lenet5.safetensors"), tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as tests/conftest.py has it for this process
@@ -62,7 +68,12 @@ def test_the_commands_are_there() -> None:
     assert PYTHON
     shown = {line.split()[1] for block in COMMANDS for line in block.splitlines() if line}
     assert shown == {"calibrate", "predict", "evaluate", "report", "export", "score"}
-    assert all(line.split()[0] in ("simplexcal", "make") for block in SHELL for line in block.splitlines() if line)
+    assert all(
+        line.split()[0] in ("simplexcal", "make")
+        for block in SHELL
+        for line in block.splitlines()
+        if line
+    )
 
 
 def test_make_targets_exist() -> None:

@@ -54,14 +54,14 @@ def _short_head() -> Iterator[None]:
 class Fixed(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """The scores are the inputs, or for two classes the difference of the inputs."""
 
-    def fit(self, X: Array, y: Array) -> Self:  # noqa: N803
+    def fit(self, X: Array, y: Array) -> Self:
         self.classes_ = np.unique(y)
         return self
 
-    def decision_function(self, X: Array) -> Array:  # noqa: N803
+    def decision_function(self, X: Array) -> Array:
         return X[:, 1] - X[:, 0] if len(self.classes_) == 2 else X
 
-    def predict(self, X: Array) -> Array:  # noqa: N803
+    def predict(self, X: Array) -> Array:
         scores = self.decision_function(X)
         label = scores > 0 if scores.ndim == 1 else scores.argmax(1)
         return np.asarray(self.classes_[label.astype(int)])
@@ -70,14 +70,14 @@ class Fixed(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 class FixedProbs(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """The probabilities are the inputs."""
 
-    def fit(self, X: Array, y: Array | None = None) -> Self:  # noqa: N803
+    def fit(self, X: Array, y: Array | None = None) -> Self:
         self.classes_ = np.arange(X.shape[1])
         return self
 
-    def predict_proba(self, X: Array) -> Array:  # noqa: N803
+    def predict_proba(self, X: Array) -> Array:
         return X
 
-    def predict(self, X: Array) -> Array:  # noqa: N803
+    def predict(self, X: Array) -> Array:
         return np.asarray(X.argmax(1))
 
 
@@ -90,7 +90,9 @@ def digits() -> tuple[Array, Array, Array, Array]:
 
 @pytest.fixture(scope="module")
 def blobs() -> tuple[Array, Array]:
-    inputs, labels = make_classification(400, n_informative=6, n_classes=3, flip_y=0.2, random_state=0)
+    inputs, labels = make_classification(
+        400, n_informative=6, n_classes=3, flip_y=0.2, random_state=0
+    )
     return inputs, labels
 
 
@@ -101,12 +103,16 @@ def mean_of_probability(scores: Array, labels: Array, new: Array) -> Array:
 
 
 # scikit-learn's own checks. A warning that data without any signal do not determine T is right.
-@pytest.mark.filterwarnings("ignore:.*T is not determined", "ignore:The squared error is smallest at the bound")
+@pytest.mark.filterwarnings(
+    "ignore:.*T is not determined", "ignore:The squared error is smallest at the bound"
+)
 @parametrize_with_checks(  # type: ignore[untyped-decorator]
     [
         SimplexCalibratedClassifier(),
         SimplexCalibratedClassifier(LogisticRegression(), method="ts"),
-        SimplexCalibratedClassifier(KNeighborsClassifier(), method=sc.EnsembleTemperatureScaling(), cv=3),
+        SimplexCalibratedClassifier(
+            KNeighborsClassifier(), method=sc.EnsembleTemperatureScaling(), cv=3
+        ),
     ]
 )
 def test_passes_every_estimator_check(estimator: Any, check: Callable[[Any], None]) -> None:
@@ -145,10 +151,14 @@ def test_predicts_what_the_estimator_predicts(
 def test_predicts_with_a_svc_whose_own_scores_disagree_with_it() -> None:
     inputs, labels = make_classification(300, n_informative=8, n_classes=5, random_state=1)
     alone = SVC(C=0.1).fit(inputs, labels)
-    assert (alone.predict(inputs) != alone.decision_function(inputs).argmax(1)).any()  # break_ties=False
+    assert (
+        alone.predict(inputs) != alone.decision_function(inputs).argmax(1)
+    ).any()  # break_ties=False
     model = SimplexCalibratedClassifier(SVC(C=0.1), method="ts").fit(inputs, labels)
     assert (model.predict(inputs) == alone.predict(inputs)).all()
-    assert (model.predict_proba(inputs).argmax(1) == alone.decision_function(inputs).argmax(1)).all()
+    assert (
+        model.predict_proba(inputs).argmax(1) == alone.decision_function(inputs).argmax(1)
+    ).all()
 
 
 fitted: dict[tuple[str, type, int], SimplexCalibratedClassifier] = {}
@@ -170,7 +180,9 @@ def calibrated(method: str, kind: type, k: int) -> SimplexCalibratedClassifier:
     method=sampled_from(list(SHORT)),
     scores=tuples(integers(1, 4), integers(2, 6)).flatmap(
         lambda shape: arrays(
-            np.float64, shape, elements=floats(-1e6, 1e6) | sampled_from([0.0, 5e-324, 1.0, 1 + 2e-16])
+            np.float64,
+            shape,
+            elements=floats(-1e6, 1e6) | sampled_from([0.0, 5e-324, 1.0, 1 + 2e-16]),
         )
     ),
 )
@@ -204,18 +216,29 @@ def test_temperature_scaling_agrees_with_scikit_learn(blobs: tuple[Array, Array]
     inputs, labels = blobs
     for kept in ([0, 1], [0, 1, 2]):
         x, y = inputs[np.isin(labels, kept)], labels[np.isin(labels, kept)]
-        for estimator in (LinearSVC(random_state=0), LogisticRegression(), GaussianNB(var_smoothing=1)):
-            theirs = CalibratedClassifierCV(estimator, method="temperature", ensemble=False).fit(x, y)
+        for estimator in (
+            LinearSVC(random_state=0),
+            LogisticRegression(),
+            GaussianNB(var_smoothing=1),
+        ):
+            theirs = CalibratedClassifierCV(estimator, method="temperature", ensemble=False).fit(
+                x, y
+            )
             ours = SimplexCalibratedClassifier(estimator, method="ts").fit(x, y)
             np.testing.assert_allclose(ours.predict_proba(x), theirs.predict_proba(x), atol=1e-4)
 
 
 def test_scores_become_logits_by_hand() -> None:
-    inputs, labels = np.array([[1.0, 3.0], [2.0, 1.0], [0.0, 0.0], [0.0, 1.0]]), np.array(["a", "b", "a", "b"])
-    binary = SimplexCalibratedClassifier(FrozenEstimator(Fixed().fit(inputs, labels)), method="none").fit(
-        inputs, labels
+    inputs, labels = (
+        np.array([[1.0, 3.0], [2.0, 1.0], [0.0, 0.0], [0.0, 1.0]]),
+        np.array(["a", "b", "a", "b"]),
     )
-    np.testing.assert_allclose(binary.predict_proba(inputs)[:, 1], 1 / (1 + np.exp([-2.0, 1.0, 0.0, -1.0])))
+    binary = SimplexCalibratedClassifier(
+        FrozenEstimator(Fixed().fit(inputs, labels)), method="none"
+    ).fit(inputs, labels)
+    np.testing.assert_allclose(
+        binary.predict_proba(inputs)[:, 1], 1 / (1 + np.exp([-2.0, 1.0, 0.0, -1.0]))
+    )
     probs = np.array([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]])
     three = SimplexCalibratedClassifier(FrozenEstimator(FixedProbs().fit(probs)), method="none")
     np.testing.assert_allclose(three.fit(probs, [0, 2]).predict_proba(probs), probs)
@@ -225,11 +248,16 @@ def test_scores_become_logits_by_hand() -> None:
     ("probs", "floor"),
     [
         ([[0.9, 0.1, 0.0], [0.25, 0.75, 0.0], [0.3, 0.3, 0.4]], 0.05),  # half of 0.1
-        ([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 1.0, 0.0]], 1 / 6),  # half of 1 would be above 1/3
+        (
+            [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 1.0, 0.0]],
+            1 / 6,
+        ),  # half of 1 would be above 1/3
         ([[1.0, 1e-30, 0.0], [0.0, 1.0, 0.0], [0.0, 1.0, 0.0]], 1e-12),
     ],
 )
-def test_a_probability_of_zero_stands_for_less_than_the_smallest(probs: list[list[float]], floor: float) -> None:
+def test_a_probability_of_zero_stands_for_less_than_the_smallest(
+    probs: list[list[float]], floor: float
+) -> None:
     estimator = FrozenEstimator(FixedProbs().fit(np.array(probs)))
     model = SimplexCalibratedClassifier(estimator, method="none").fit(probs, [0, 1, 2])
     assert model.floor_ == pytest.approx(floor)
@@ -239,7 +267,10 @@ def test_a_probability_of_zero_stands_for_less_than_the_smallest(probs: list[lis
 
 def test_a_probability_of_zero_is_not_what_it_is_in_scikit_learn() -> None:
     """They add 1e-12 to it, and one sample whose class had probability 0 outweighs a hundred others."""
-    probs, labels = np.array([[0.99, 0.01], [0.01, 0.99]] * 50 + [[1.0, 0.0]]), np.array([0, 1] * 50 + [1])
+    probs, labels = (
+        np.array([[0.99, 0.01], [0.01, 0.99]] * 50 + [[1.0, 0.0]]),
+        np.array([0, 1] * 50 + [1]),
+    )
     estimator = FrozenEstimator(FixedProbs().fit(probs))
     theirs = CalibratedClassifierCV(estimator, method="temperature").fit(probs, labels)
     ours = SimplexCalibratedClassifier(estimator, method="ts").fit(probs, labels)
@@ -248,11 +279,15 @@ def test_a_probability_of_zero_is_not_what_it_is_in_scikit_learn() -> None:
     assert ours.predict_proba(probs)[0, 0] == pytest.approx(0.988537, abs=1e-5)
 
 
-def test_a_frozen_estimator_is_calibrated_as_it_is(digits: tuple[Array, Array, Array, Array]) -> None:
+def test_a_frozen_estimator_is_calibrated_as_it_is(
+    digits: tuple[Array, Array, Array, Array],
+) -> None:
     inputs, labels, new, new_labels = digits
     estimator = LinearSVC(random_state=0).fit(inputs, labels)
     before = estimator.coef_.copy()
-    model = SimplexCalibratedClassifier(FrozenEstimator(estimator), method="ts").fit(new, new_labels)
+    model = SimplexCalibratedClassifier(FrozenEstimator(estimator), method="ts").fit(
+        new, new_labels
+    )
     assert np.array_equal(estimator.coef_, before)
     assert model.estimator_.estimator is estimator
     expected = mean_of_probability(
@@ -263,7 +298,9 @@ def test_a_frozen_estimator_is_calibrated_as_it_is(digits: tuple[Array, Array, A
     np.testing.assert_allclose(model.predict_proba(inputs), expected, rtol=1e-12)
 
 
-def test_a_frozen_estimator_may_know_more_classes_than_the_data(digits: tuple[Array, Array, Array, Array]) -> None:
+def test_a_frozen_estimator_may_know_more_classes_than_the_data(
+    digits: tuple[Array, Array, Array, Array],
+) -> None:
     inputs, labels, new, new_labels = digits
     some = np.isin(new_labels, ["digit 3", "digit 8", "digit 9"])
     estimator = FrozenEstimator(GaussianNB(var_smoothing=0.1).fit(inputs, labels))
@@ -279,7 +316,9 @@ def test_learns_from_samples_that_the_estimator_has_not_seen() -> None:
         DecisionTreeClassifier(random_state=0), method=sc.EnsembleTemperatureScaling("nll")
     )
     model.fit(inputs, labels)
-    assert model.score(inputs, labels) == 1  # the tree knows its samples by heart, and nothing else:
+    assert (
+        model.score(inputs, labels) == 1
+    )  # the tree knows its samples by heart, and nothing else:
     confidence = model.predict_proba(inputs).max(1).mean()
     assert abs(confidence - 0.25) < 5 * (0.25 * 0.75 / 1000) ** 0.5
 
@@ -287,15 +326,24 @@ def test_learns_from_samples_that_the_estimator_has_not_seen() -> None:
 def test_folds_are_pooled_for_one_calibrator(blobs: tuple[Array, Array]) -> None:
     inputs, labels = blobs
     splits = list(ShuffleSplit(3, random_state=0).split(inputs))  # overlapping test sets will do
-    scores = [LogisticRegression().fit(inputs[a], labels[a]).decision_function(inputs[b]) for a, b in splits]
+    scores = [
+        LogisticRegression().fit(inputs[a], labels[a]).decision_function(inputs[b])
+        for a, b in splits
+    ]
     final = LogisticRegression().fit(inputs, labels).decision_function(inputs)
-    expected = mean_of_probability(np.concatenate(scores), np.concatenate([labels[b] for _, b in splits]), final)
+    expected = mean_of_probability(
+        np.concatenate(scores), np.concatenate([labels[b] for _, b in splits]), final
+    )
     for cv in (splits, ShuffleSplit(3, random_state=0)):
-        model = SimplexCalibratedClassifier(LogisticRegression(), method="ts", cv=cv).fit(inputs, labels)
+        model = SimplexCalibratedClassifier(LogisticRegression(), method="ts", cv=cv).fit(
+            inputs, labels
+        )
         np.testing.assert_allclose(model.predict_proba(inputs), expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize("estimator", [LinearSVC(random_state=0), GaussianNB()], ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize(
+    "estimator", [LinearSVC(random_state=0), GaussianNB()], ids=lambda e: type(e).__name__
+)
 def test_a_class_may_be_missing_in_a_fold(estimator: Any, blobs: tuple[Array, Array]) -> None:
     inputs, labels = blobs
     names = np.array(["a", "b", "c", "only one"])[np.where(np.arange(400) == 7, 3, labels)]
@@ -303,13 +351,17 @@ def test_a_class_may_be_missing_in_a_fold(estimator: Any, blobs: tuple[Array, Ar
         model = SimplexCalibratedClassifier(estimator, method="ts").fit(inputs, names)
     probs = model.predict_proba(inputs)
     assert list(model.classes_) == ["a", "b", "c", "only one"]
-    assert (model.classes_[probs.argmax(1)] == clone(estimator).fit(inputs, names).predict(inputs)).all()
+    assert (
+        model.classes_[probs.argmax(1)] == clone(estimator).fit(inputs, names).predict(inputs)
+    ).all()
 
 
 def test_a_missing_class_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, Any] = {}
 
-    def fit(self: sc.Calibrator, outputs: sc.Outputs, labels: torch.Tensor, **_: Any) -> sc.Calibrator:
+    def fit(
+        self: sc.Calibrator, outputs: sc.Outputs, labels: torch.Tensor, **_: Any
+    ) -> sc.Calibrator:
         seen.update(logits=outputs.logits.tolist(), labels=labels.tolist())
         return self
 
@@ -323,13 +375,20 @@ def test_a_missing_class_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_grid_search_in_a_pipeline(digits: tuple[Array, Array, Array, Array]) -> None:
     inputs, labels, new, new_labels = digits
-    pipeline = make_pipeline(StandardScaler(), SimplexCalibratedClassifier(LinearSVC(random_state=0), cv=2))
+    pipeline = make_pipeline(
+        StandardScaler(), SimplexCalibratedClassifier(LinearSVC(random_state=0), cv=2)
+    )
     prefix = "simplexcalibratedclassifier"
-    grid = {f"{prefix}__method": ["none", "ts", sc.TemperatureScaling()], f"{prefix}__estimator__C": [1e-4, 1e-2]}
+    grid = {
+        f"{prefix}__method": ["none", "ts", sc.TemperatureScaling()],
+        f"{prefix}__estimator__C": [1e-4, 1e-2],
+    }
     search = GridSearchCV(pipeline, grid, scoring="neg_log_loss", cv=2).fit(inputs, labels)
     assert search.best_params_[f"{prefix}__method"] != "none"
     assert search.score(new, new_labels) > -0.5
-    scores = search.cv_results_["mean_test_score"].reshape(2, 3)  # for each C: none, and ts by name and as an object
+    scores = search.cv_results_["mean_test_score"].reshape(
+        2, 3
+    )  # for each C: none, and ts by name and as an object
     assert (scores[:, 1] == scores[:, 2]).all()
 
 
@@ -343,9 +402,9 @@ def test_a_method_given_as_an_object_is_not_fitted_itself(blobs: tuple[Array, Ar
 def test_text_is_passed_through() -> None:
     texts = ["good film", "very good", "bad film", "very bad", "good bad film", "so bad"] * 5
     labels = ["up", "up", "down", "down", "up", "down"] * 5
-    model = SimplexCalibratedClassifier(make_pipeline(CountVectorizer(), MultinomialNB()), method="none").fit(
-        texts, labels
-    )
+    model = SimplexCalibratedClassifier(
+        make_pipeline(CountVectorizer(), MultinomialNB()), method="none"
+    ).fit(texts, labels)
     assert list(model.predict(["good", "so bad"])) == ["up", "down"]
     assert not hasattr(model, "n_features_in_")
 
@@ -354,7 +413,10 @@ def test_data_frames_are_passed_through(blobs: tuple[Array, Array]) -> None:
     pandas = pytest.importorskip("pandas")
     inputs, labels = blobs
     names = [f"x{i}" for i in range(inputs.shape[1])]
-    frame, series = pandas.DataFrame(inputs, columns=names), pandas.Series(labels).map({0: "a", 1: "b", 2: "c"})
+    frame, series = (
+        pandas.DataFrame(inputs, columns=names),
+        pandas.Series(labels).map({0: "a", 1: "b", 2: "c"}),
+    )
     model = SimplexCalibratedClassifier(LogisticRegression(), method="ts").fit(frame, series)
     assert list(model.feature_names_in_) == names
     plain = SimplexCalibratedClassifier(LogisticRegression(), method="ts").fit(inputs, labels)
@@ -366,14 +428,18 @@ def test_data_frames_are_passed_through(blobs: tuple[Array, Array]) -> None:
 def test_a_precomputed_kernel_is_cut_in_rows_and_columns(blobs: tuple[Array, Array]) -> None:
     inputs, labels = blobs
     plain = SimplexCalibratedClassifier(SVC(kernel="linear"), method="ts").fit(inputs, labels)
-    kernel = SimplexCalibratedClassifier(SVC(kernel="precomputed"), method="ts").fit(inputs @ inputs.T, labels)
-    np.testing.assert_allclose(kernel.predict_proba(inputs @ inputs.T), plain.predict_proba(inputs), rtol=1e-6)
+    kernel = SimplexCalibratedClassifier(SVC(kernel="precomputed"), method="ts").fit(
+        inputs @ inputs.T, labels
+    )
+    np.testing.assert_allclose(
+        kernel.predict_proba(inputs @ inputs.T), plain.predict_proba(inputs), rtol=1e-6
+    )
 
 
 class Weighed(LogisticRegression):  # type: ignore[misc]
     """Refuses to be fitted without one mark for each sample, equal to its first feature."""
 
-    def fit(self, X: Array, y: Array, marks: Array | None = None) -> Self:  # noqa: N803
+    def fit(self, X: Array, y: Array, marks: Array | None = None) -> Self:
         np.testing.assert_array_equal(X[:, 0], marks)
         super().fit(X, y)
         return self
@@ -384,10 +450,14 @@ def test_parameters_of_fit_are_cut_for_each_fold(blobs: tuple[Array, Array]) -> 
     SimplexCalibratedClassifier(Weighed(), method="ts").fit(inputs, labels, marks=inputs[:, 0])
     with sklearn.config_context(enable_metadata_routing=True):
         groups = np.arange(400) % 7
-        model = SimplexCalibratedClassifier(Weighed().set_fit_request(marks=True), method="ts", cv=GroupKFold(7))
+        model = SimplexCalibratedClassifier(
+            Weighed().set_fit_request(marks=True), method="ts", cv=GroupKFold(7)
+        )
         model.fit(inputs, labels, marks=inputs[:, 0], groups=groups)
     splits = list(GroupKFold(7).split(inputs, groups=groups))
-    expected = SimplexCalibratedClassifier(LogisticRegression(), method="ts", cv=splits).fit(inputs, labels)
+    expected = SimplexCalibratedClassifier(LogisticRegression(), method="ts", cv=splits).fit(
+        inputs, labels
+    )
     assert model.calibrator_.temperature == expected.calibrator_.temperature
 
 
@@ -412,19 +482,27 @@ def test_uncertainties_are_those_of_the_calibrator(blobs: tuple[Array, Array]) -
     inputs, labels = blobs
     model = SimplexCalibratedClassifier(LogisticRegression(), random_state=0).fit(inputs, labels)
     found = model.predict_uncertainty(inputs)
-    prediction = model.calibrator_(sc.Outputs(torch.tensor(model.estimator_.decision_function(inputs))))
+    prediction = model.calibrator_(
+        sc.Outputs(torch.tensor(model.estimator_.decision_function(inputs)))
+    )
     for name in Uncertainty._fields:
         np.testing.assert_array_equal(getattr(found, name), getattr(prediction, name))
         assert getattr(found, name).dtype == np.float64
     assert not hasattr(SimplexCalibratedClassifier(method="ts"), "predict_uncertainty")
 
 
-def test_likelihood_improves_on_the_margins_of_an_svm(digits: tuple[Array, Array, Array, Array]) -> None:
+def test_likelihood_improves_on_the_margins_of_an_svm(
+    digits: tuple[Array, Array, Array, Array],
+) -> None:
     inputs, labels, new, new_labels = digits
     models = {
-        m: SimplexCalibratedClassifier(method=m, random_state=0).fit(inputs, labels) for m in ("none", "ts", "sts")
+        m: SimplexCalibratedClassifier(method=m, random_state=0).fit(inputs, labels)
+        for m in ("none", "ts", "sts")
     }
-    loss = {m: sklearn.metrics.log_loss(new_labels, model.predict_proba(new)) for m, model in models.items()}
+    loss = {
+        m: sklearn.metrics.log_loss(new_labels, model.predict_proba(new))
+        for m, model in models.items()
+    }
     assert loss["ts"] < 0.7 * loss["none"]
     assert loss["sts"] < 0.7 * loss["none"]
 
@@ -435,23 +513,36 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: SimplexCalibratedClassifier().fit(*IRIS, sample_weight=np.ones(150)),
         "`sample_weight` must be None",
     ),
-    "prefit": (lambda: SimplexCalibratedClassifier(cv="prefit").fit(*IRIS), r"pass FrozenEstimator\(estimator\)"),
+    "prefit": (
+        lambda: SimplexCalibratedClassifier(cv="prefit").fit(*IRIS),
+        r"pass FrozenEstimator\(estimator\)",
+    ),
     "unknown method": (
         lambda: SimplexCalibratedClassifier(method="isotonic").fit(*IRIS),
         "none, ts, ets, pts, sts; got 'isotonic'",
     ),
-    "features": (lambda: SimplexCalibratedClassifier(method="adats").fit(*IRIS), "'adats' needs features"),
-    "mixes": (lambda: SimplexCalibratedClassifier(method="dirichlet").fit(*IRIS), "'dirichlet' needs features"),
+    "features": (
+        lambda: SimplexCalibratedClassifier(method="adats").fit(*IRIS),
+        "'adats' needs features",
+    ),
+    "mixes": (
+        lambda: SimplexCalibratedClassifier(method="dirichlet").fit(*IRIS),
+        "'dirichlet' needs features",
+    ),
     "paper": (
         lambda: SimplexCalibratedClassifier(method=sc.SimplexTemperatureScaling.paper()).fit(*IRIS),
         "needs features",
     ),
     "pairs of three classes": (
-        lambda: SimplexCalibratedClassifier(make_pipeline(SVC(decision_function_shape="ovo"))).fit(*IRIS),
+        lambda: SimplexCalibratedClassifier(make_pipeline(SVC(decision_function_shape="ovo"))).fit(
+            *IRIS
+        ),
         'it has 3. Set decision_function_shape="ovr"',
     ),
     "pairs of three classes in a search": (
-        lambda: SimplexCalibratedClassifier(GridSearchCV(SVC(decision_function_shape="ovo"), {"C": [1]})).fit(*IRIS),
+        lambda: SimplexCalibratedClassifier(
+            GridSearchCV(SVC(decision_function_shape="ovo"), {"C": [1]})
+        ).fit(*IRIS),
         'it has 3. Set decision_function_shape="ovr"',
     ),
     "one class": (
@@ -459,7 +550,9 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         r"got one class or none: \[0\]",
     ),
     "unknown class": (
-        lambda: SimplexCalibratedClassifier(FrozenEstimator(GaussianNB().fit(IRIS[0][:100], IRIS[1][:100]))).fit(*IRIS),
+        lambda: SimplexCalibratedClassifier(
+            FrozenEstimator(GaussianNB().fit(IRIS[0][:100], IRIS[1][:100]))
+        ).fit(*IRIS),
         r"classes that the estimator knows; found \[2\]",
     ),
     "sorted folds": (
@@ -478,7 +571,7 @@ def test_a_mistake_is_one_clear_sentence(mistake: str) -> None:
 
 def test_an_estimator_without_scores_is_refused() -> None:
     class Silent(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-        def fit(self, X: Array, y: Array) -> Self:  # noqa: N803
+        def fit(self, X: Array, y: Array) -> Self:
             self.classes_ = np.unique(y)
             return self
 

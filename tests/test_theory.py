@@ -39,7 +39,9 @@ def test_theorem_1_the_predictive_distribution_is_softmax_whatever_the_temperatu
 
 
 @given(seed=integers(0, 2**31), k=integers(2, 30))
-def test_theorem_1_the_winner_of_a_sample_does_not_depend_on_the_temperature(seed: int, k: int) -> None:
+def test_theorem_1_the_winner_of_a_sample_does_not_depend_on_the_temperature(
+    seed: int, k: int
+) -> None:
     logits = torch.randn(k, generator=torch.Generator().manual_seed(seed), dtype=DOUBLE)
     winners = [
         Concrete(logits, lam).log_rsample((50,), torch.Generator().manual_seed(seed)).argmax(-1)
@@ -53,7 +55,9 @@ def test_theorem_1_the_winner_of_a_sample_does_not_depend_on_the_temperature(see
 def test_theorem_1_by_integrating_the_density(lam: float) -> None:
     logits = torch.tensor([[0.4, -1.0], [3.0, 2.5]], dtype=DOUBLE)
     temperature = torch.full((2,), lam, dtype=DOUBLE)
-    torch.testing.assert_close(predictive(logits, temperature), logits.softmax(-1), rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        predictive(logits, temperature), logits.softmax(-1), rtol=0, atol=1e-5
+    )
 
 
 def test_corollary_1_maximum_likelihood_is_cross_entropy(generator: torch.Generator) -> None:
@@ -70,7 +74,9 @@ def test_corollary_1_maximum_likelihood_is_cross_entropy(generator: torch.Genera
 
 def test_remark_1_mass_moves_from_the_apexes_to_the_centre() -> None:
     seeds = {lam: torch.Generator().manual_seed(0) for lam in (0.01, 0.1, 1.0, 10.0, 100.0)}
-    largest = torch.stack([Concrete(LOGITS, lam).sample((20_000,), g).amax(-1) for lam, g in seeds.items()])
+    largest = torch.stack(
+        [Concrete(LOGITS, lam).sample((20_000,), g).amax(-1) for lam, g in seeds.items()]
+    )
     assert (largest.diff(dim=0) <= 0).all()  # with the same noise, each sample moves inwards
     assert (largest[0] > 0.99).float().mean() > 0.95
     assert (largest[-1] < 0.30).all()

@@ -14,11 +14,17 @@ def test_rows_can_be_taken_and_moved_together() -> None:
     assert len(part) == 2
     assert part.features is not None
     assert part.features.dtype == part.logits.dtype == torch.float64
-    assert (outputs.n_classes, outputs.n_features, Outputs(outputs.logits).n_features) == (3, 2, None)
+    assert (outputs.n_classes, outputs.n_features, Outputs(outputs.logits).n_features) == (
+        3,
+        2,
+        None,
+    )
 
 
 def test_half_precision_becomes_float32() -> None:
-    outputs = Outputs(torch.zeros(2, 3, dtype=torch.bfloat16), torch.zeros(2, 4, dtype=torch.float16))
+    outputs = Outputs(
+        torch.zeros(2, 3, dtype=torch.bfloat16), torch.zeros(2, 4, dtype=torch.float16)
+    )
     assert outputs.features is not None
     assert outputs.logits.dtype == outputs.features.dtype == torch.float32
 
@@ -37,7 +43,9 @@ def test_probabilities_may_be_as_inexact_as_their_dtype(generator: torch.Generat
 
 def test_a_probability_of_zero_is_the_same_in_every_dtype() -> None:
     probs = torch.tensor([[0.7, 0.3], [1.0, 0.0]])
-    torch.testing.assert_close(Outputs.from_probs(probs).logits, Outputs.from_probs(probs.double()).logits.float())
+    torch.testing.assert_close(
+        Outputs.from_probs(probs).logits, Outputs.from_probs(probs.double()).logits.float()
+    )
 
 
 @pytest.mark.parametrize("logits", [torch.tensor([[2.0, -1.0]]), torch.tensor([[0.4, 0.4]])])
@@ -47,9 +55,13 @@ def test_logits_where_probabilities_are_meant_are_refused(logits: torch.Tensor) 
 
 
 def test_shapes_are_checked() -> None:
-    with pytest.raises(ValueError, match=r"`logits` must have shape \(N, K\) with K >= 2 classes; got \(5,\)"):
+    with pytest.raises(
+        ValueError, match=r"`logits` must have shape \(N, K\) with K >= 2 classes; got \(5,\)"
+    ):
         Outputs(torch.zeros(5))
-    with pytest.raises(ValueError, match=r"`features` must have shape \(N, D\) with N = 5 .* got \(5, 2, 2\)"):
+    with pytest.raises(
+        ValueError, match=r"`features` must have shape \(N, D\) with N = 5 .* got \(5, 2, 2\)"
+    ):
         Outputs(torch.zeros(5, 3), torch.zeros(5, 2, 2))
 
 

@@ -11,7 +11,9 @@ def test_half_precision_becomes_float32_and_the_rest_stays() -> None:
 
 def test_the_first_bad_value_is_named_with_its_position() -> None:
     x = torch.tensor([[1.0, 2.0], [-3.0, -4.0]])
-    with pytest.raises(ValueError, match=r"^`x` must be positive; found -3 at position \(1, 0\). Square it.$"):
+    with pytest.raises(
+        ValueError, match=r"^`x` must be positive; found -3 at position \(1, 0\). Square it.$"
+    ):
         check_every("x", x, x > 0, "positive", "Square it.")
 
 

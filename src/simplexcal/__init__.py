@@ -9,7 +9,9 @@ from simplexcal.calibrators import AdaptiveTemperatureScaling as AdaptiveTempera
 from simplexcal.calibrators import Calibrator as Calibrator
 from simplexcal.calibrators import DirichletTemperatureScaling as DirichletTemperatureScaling
 from simplexcal.calibrators import EnsembleTemperatureScaling as EnsembleTemperatureScaling
-from simplexcal.calibrators import ParameterizedTemperatureScaling as ParameterizedTemperatureScaling
+from simplexcal.calibrators import (
+    ParameterizedTemperatureScaling as ParameterizedTemperatureScaling,
+)
 from simplexcal.calibrators import SimplexTemperatureScaling as SimplexTemperatureScaling
 from simplexcal.calibrators import TemperatureScaling as TemperatureScaling
 from simplexcal.calibrators import Uncalibrated as Uncalibrated

@@ -10,7 +10,9 @@ def main() -> int:
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in ("typer", "rich"):
             raise
-        sys.stderr.write('error: the command line needs typer and rich. Run pip install "simplexcal[cli,report]".\n')
+        sys.stderr.write(
+            'error: the command line needs typer and rich. Run pip install "simplexcal[cli,report]".\n'
+        )
         return 2
     return cli.main()
 

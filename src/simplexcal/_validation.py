@@ -14,7 +14,9 @@ def check_float_tensor(name: str, value: object) -> Tensor:
             f"Convert it with torch.as_tensor({name}, dtype=torch.float32)."
         )
     if not value.is_floating_point():
-        raise TypeError(f"`{name}` must be floating-point; got {value.dtype}. Convert it with {name}.float().")
+        raise TypeError(
+            f"`{name}` must be floating-point; got {value.dtype}. Convert it with {name}.float()."
+        )
     return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
 
 
@@ -29,7 +31,9 @@ def check_every(name: str, value: Tensor, ok: Tensor, expected: str, remedy: str
 
 def check_finite(name: str, value: Tensor, remedy: str) -> None:
     """Raise ValueError unless ``value`` is finite everywhere."""
-    if not value.sum().isfinite():  # in one pass and without another array; it may also just have overflowed
+    if (
+        not value.sum().isfinite()
+    ):  # in one pass and without another array; it may also just have overflowed
         check_every(name, value, value.isfinite(), "finite", remedy)
 
 
@@ -53,16 +57,24 @@ def check_labels(labels: object, n: int, k: int) -> Tensor:
             f"`labels` must be a torch.Tensor of integers; got {type(labels).__name__}. Use torch.as_tensor."
         )
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise TypeError(f"`labels` must be integers; got {labels.dtype}. Convert class numbers with labels.long().")
+        raise TypeError(
+            f"`labels` must be integers; got {labels.dtype}. Convert class numbers with labels.long()."
+        )
     if labels.shape != (n,):
         raise ValueError(
             f"`labels` must have shape ({n},), one class for each input; got {tuple(labels.shape)}. "
             "One-hot labels need .argmax(-1)."
         )
     if n == 0:
-        raise ValueError("`labels` is empty; calibration needs labelled inputs. Pass a validation set.")
+        raise ValueError(
+            "`labels` is empty; calibration needs labelled inputs. Pass a validation set."
+        )
     one_off = bool((labels.min() == 1) & (labels.max() == k))
-    remedy = "Your labels start at 1: subtract 1." if one_off else "Labels count the network's classes from 0."
+    remedy = (
+        "Your labels start at 1: subtract 1."
+        if one_off
+        else "Labels count the network's classes from 0."
+    )
     inside = (labels >= 0) & (labels < k)
     check_every("labels", labels, inside, f"in 0..{k - 1} for logits with {k} classes", remedy)
     if bool((labels == labels[0]).all()):
@@ -78,10 +90,16 @@ def check_probs(probs: object) -> Tensor:
     given, probs = probs, check_float_tensor("probs", probs)
     rounding = max(1e-6, torch.finfo(getattr(given, "dtype", probs.dtype)).eps)
     if probs.dim() != 2 or probs.shape[1] < 2:
-        raise ValueError(f"`probs` must have shape (N, K) with K >= 2 classes; got {tuple(probs.shape)}.")
+        raise ValueError(
+            f"`probs` must have shape (N, K) with K >= 2 classes; got {tuple(probs.shape)}."
+        )
     remedy = "If these are logits, apply softmax(-1) first."
-    if len(probs) and not (probs.amin() >= 0 and probs.amax() <= 1 + rounding):  # without another array as large
-        check_every("probs", probs, (probs >= 0) & (probs <= 1 + rounding), "between 0 and 1", remedy)
+    if len(probs) and not (
+        probs.amin() >= 0 and probs.amax() <= 1 + rounding
+    ):  # without another array as large
+        check_every(
+            "probs", probs, (probs >= 0) & (probs <= 1 + rounding), "between 0 and 1", remedy
+        )
     total = probs.sum(-1)
     nearly_one = (total - 1).abs() <= max(1e-3, rounding)  # bfloat16 has two digits
     check_every("probs", total, nearly_one, "rows of probabilities, each with sum 1", remedy)
@@ -95,9 +113,13 @@ def check_classified(probs: object, labels: object) -> tuple[Tensor, Tensor]:
     _check_some("probs", n)
     labels = _check_tensor("labels", labels, n)
     if labels.is_floating_point() or labels.dtype == torch.bool:
-        raise TypeError(f"`labels` must be integers; got {labels.dtype}. Convert class numbers with labels.long().")
+        raise TypeError(
+            f"`labels` must be integers; got {labels.dtype}. Convert class numbers with labels.long()."
+        )
     remedy = "Labels count the classes from 0."
-    check_every("labels", labels, (labels >= 0) & (labels < k), f"in 0..{k - 1} for {k} classes", remedy)
+    check_every(
+        "labels", labels, (labels >= 0) & (labels < k), f"in 0..{k - 1} for {k} classes", remedy
+    )
     return probs, labels.long()
 
 
@@ -105,7 +127,13 @@ def check_confidence(confidence: object) -> Tensor:
     """Return confidences (N,), each between 0 and 1."""
     confidence = _check_vector("confidence", confidence)
     inside = (confidence >= -ROUNDING) & (confidence <= 1 + ROUNDING)
-    check_every("confidence", confidence, inside, "between 0 and 1", "It is the probability of the predicted class.")
+    check_every(
+        "confidence",
+        confidence,
+        inside,
+        "between 0 and 1",
+        "It is the probability of the predicted class.",
+    )
     return confidence.clamp(0, 1)
 
 
@@ -118,7 +146,9 @@ def check_judged(confidence: object, correct: object) -> tuple[Tensor, Tensor]:
 def check_scored(score: object, positive: object) -> tuple[Tensor, Tensor]:
     """Return scores (N,) and whether each belongs to the positive class, as bool; both classes must be there."""
     score = _check_vector("score", score)
-    check_every("score", score, ~score.isnan(), "numbers", "A score that is not a number has no rank.")
+    check_every(
+        "score", score, ~score.isnan(), "numbers", "A score that is not a number has no rank."
+    )
     positive = _check_binary("positive", positive, len(score))
     if bool(positive.all()) or not bool(positive.any()):
         raise ValueError(
@@ -145,7 +175,9 @@ def check_fraction(name: str, value: float) -> float:
 def _check_vector(name: str, value: object) -> Tensor:
     value = check_float_tensor(name, value)
     if value.dim() != 1:
-        raise ValueError(f"`{name}` must have shape (N,), one number for each input; got {tuple(value.shape)}.")
+        raise ValueError(
+            f"`{name}` must have shape (N,), one number for each input; got {tuple(value.shape)}."
+        )
     _check_some(name, len(value))
     return value
 
@@ -157,15 +189,23 @@ def _check_some(name: str, n: int) -> None:
 
 def _check_tensor(name: str, value: object, n: int) -> Tensor:
     if not isinstance(value, Tensor):
-        raise TypeError(f"`{name}` must be a torch.Tensor; got {type(value).__name__}. Use torch.as_tensor.")
+        raise TypeError(
+            f"`{name}` must be a torch.Tensor; got {type(value).__name__}. Use torch.as_tensor."
+        )
     if value.shape != (n,):
-        raise ValueError(f"`{name}` must have shape ({n},), one value for each input; got {tuple(value.shape)}.")
+        raise ValueError(
+            f"`{name}` must have shape ({n},), one value for each input; got {tuple(value.shape)}."
+        )
     return value
 
 
 def _check_binary(name: str, value: object, n: int) -> Tensor:
     value = _check_tensor(name, value, n)
     check_every(
-        name, value, (value == 0) | (value == 1), "True or False, or 1 or 0", "Compare label with labels first."
+        name,
+        value,
+        (value == 0) | (value == 1),
+        "True or False, or 1 or 0",
+        "Compare label with labels first.",
     )
     return value.bool()

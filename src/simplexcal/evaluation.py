@@ -10,7 +10,17 @@ from simplexcal import metrics
 from simplexcal._validation import check_classified
 from simplexcal.types import Prediction
 
-HEADER = ("method", "accuracy %", "ECE %", "95 % interval", "floor (95 %)", "smooth %", "NLL", "Brier", "AURC %")
+HEADER = (
+    "method",
+    "accuracy %",
+    "ECE %",
+    "95 % interval",
+    "floor (95 %)",
+    "smooth %",
+    "NLL",
+    "Brier",
+    "AURC %",
+)
 
 
 @dataclass(frozen=True)
@@ -162,9 +172,13 @@ def _mean(values: Tensor | None) -> float | None:
 def _told_apart(known: Tensor, unknown: Tensor) -> tuple[float, float, float]:
     score = torch.cat([known, unknown.to(known)])
     positive = torch.arange(len(score), device=score.device) >= len(known)
-    auroc, aupr, fpr = (f(score, positive).item() for f in (metrics.auroc, metrics.aupr, metrics.fpr_at_tpr))
+    auroc, aupr, fpr = (
+        f(score, positive).item() for f in (metrics.auroc, metrics.aupr, metrics.fpr_at_tpr)
+    )
     return auroc, aupr, fpr
 
 
-def _told_apart_if_any(known: Tensor | None, unknown: Tensor | None) -> tuple[float | None, float | None, float | None]:
+def _told_apart_if_any(
+    known: Tensor | None, unknown: Tensor | None
+) -> tuple[float | None, float | None, float | None]:
     return (None, None, None) if known is None or unknown is None else _told_apart(known, unknown)

@@ -41,36 +41,56 @@ class Mixed(NamedTuple):
 class Mixup(ABC):
     """A source of mixed samples.
 
-    ``fresh`` draws a weight vector for each mixed sample; otherwise one serves all R mixes of a shuffle, as in the
+    ``weights_per_sample`` draws a weight vector for each mixed sample; otherwise one serves all R mixes of a shuffle, as in the
     paper's Algorithm 1.
     """
 
     def __init__(
-        self, samples: Tensor, labels: Tensor, n_classes: int, per_class: int, n_shuffles: int, fresh: bool
+        self,
+        samples: Tensor,
+        labels: Tensor,
+        n_classes: int,
+        per_class: int,
+        n_shuffles: int,
+        weights_per_sample: bool,
     ) -> None:
         self.samples = samples
         self.members = _members(labels, n_classes)
-        self.per_class, self.n_shuffles, self.fresh = per_class, n_shuffles, fresh
+        self.per_class, self.n_shuffles, self.weights_per_sample = (
+            per_class,
+            n_shuffles,
+            weights_per_sample,
+        )
 
-    def draw(self, beta: float, n_samples: int, generator: Generator | None = None) -> Mixed:
+    def sample(self, beta: float, n_samples: int, generator: Generator | None = None) -> Mixed:
         """Return ``n_samples`` mixed samples with weights from Dirichlet(β, …, β)."""
         if not (beta > 0 and n_samples > 0):
-            raise ValueError(f"`beta` and `n_samples` must be positive; got {beta} and {n_samples}.")
+            raise ValueError(
+                f"`beta` and `n_samples` must be positive; got {beta} and {n_samples}."
+            )
         check_generator(generator)
         k, s = len(self.members), self.n_shuffles
         r = min(self.per_class, max(1, math.isqrt(LARGEST // (k * s))))
         n_pools = -(-n_samples // (r * s))
         at_a_time = max(1, WORK // (k * r * max(r * s, self.samples[0].numel())))
         sizes = [min(at_a_time, n_pools - i) for i in range(0, n_pools, at_a_time)]
-        log_weights, *outputs = join((self._mix_pools(beta, size, r, generator) for size in sizes), n_samples)
+        log_weights, *outputs = join(
+            (self._mix_pools(beta, size, r, generator) for size in sizes), n_samples
+        )
         return Mixed(Outputs(*outputs), log_weights)
 
-    def _mix_pools(self, beta: float, n_pools: int, r: int, generator: Generator | None) -> tuple[Tensor, ...]:
+    def _mix_pools(
+        self, beta: float, n_pools: int, r: int, generator: Generator | None
+    ) -> tuple[Tensor, ...]:
         """Return ln w, the logits and, where there are any, the features of mixes from pools of R samples a class."""
         k, s = len(self.members), self.n_shuffles
         rows = _pools(self.members, n_pools, r, generator).flatten(1).to(self.samples.device)
-        n_weights = n_pools * s * (r if self.fresh else 1)
-        log_weights = log_dirichlet(beta, n_weights, k, generator).view(n_pools, s, -1, k).expand(-1, -1, r, -1)
+        n_weights = n_pools * s * (r if self.weights_per_sample else 1)
+        log_weights = (
+            log_dirichlet(beta, n_weights, k, generator)
+            .view(n_pools, s, -1, k)
+            .expand(-1, -1, r, -1)
+        )
         matrix = _matrix(log_weights, generator).to(self.samples)
         pools = self.samples[rows.flatten()].view(n_pools, k * r, -1)
         outputs = self._outputs((matrix @ pools).view(-1, *self.samples.shape[1:]))
@@ -92,7 +112,7 @@ class InputMixup(Mixup):
         labels: Tensor,
         per_class: int = 10,
         n_shuffles: int = 10,
-        fresh: bool = False,
+        weights_per_sample: bool = False,
     ) -> None:
         if not isinstance(inputs, Tensor) or not inputs.is_floating_point():
             kind = inputs.dtype if isinstance(inputs, Tensor) else type(inputs).__name__
@@ -101,7 +121,14 @@ class InputMixup(Mixup):
                 "text or other inputs that cannot be mixed, use FeatureMixup."
             )
         k = backbone(inputs[:1]).n_classes
-        super().__init__(inputs, check_labels(labels, len(inputs), k), k, per_class, n_shuffles, fresh)
+        super().__init__(
+            inputs,
+            check_labels(labels, len(inputs), k),
+            k,
+            per_class,
+            n_shuffles,
+            weights_per_sample,
+        )
         self.backbone = backbone
 
     def _outputs(self, mixed: Tensor) -> Outputs:
@@ -118,7 +145,7 @@ class FeatureMixup(Mixup):
         labels: Tensor,
         per_class: int = 100,
         n_shuffles: int = 10,
-        fresh: bool = True,
+        weights_per_sample: bool = True,
     ) -> None:
         if outputs.features is None:
             raise ValueError(
@@ -131,8 +158,17 @@ class FeatureMixup(Mixup):
                 f"{head.in_features} to {head.out_features}. Pass the layer that made these logits, backbone.head."
             )
         k = outputs.n_classes
-        super().__init__(outputs.features, check_labels(labels, len(outputs), k), k, per_class, n_shuffles, fresh)
-        with frozen(head):  # reading a weight with a parametrization may compute, and in train mode change, it
+        super().__init__(
+            outputs.features,
+            check_labels(labels, len(outputs), k),
+            k,
+            per_class,
+            n_shuffles,
+            weights_per_sample,
+        )
+        with frozen(
+            head
+        ):  # reading a weight with a parametrization may compute, and in train mode change, it
             self.weight = head.weight.detach()
             self.bias = None if head.bias is None else head.bias.detach()
 
@@ -153,7 +189,7 @@ def log_dirichlet(beta: float, n: int, k: int, generator: Generator | None = Non
     return (gamma.log() + log_uniform / beta).log_softmax(-1)
 
 
-def unless_missing(make: Callable[[], Mixup | None], needed: bool) -> Mixup | None:
+def mixup_or_none(make: Callable[[], Mixup | None], needed: bool) -> Mixup | None:
     """Return the source that ``make`` gives; if a class is missing and the source not needed, None with a warning."""
     try:
         return make()
@@ -177,13 +213,17 @@ def _members(labels: Tensor, n_classes: int) -> list[Tensor]:
     return members
 
 
-def _pools(members: list[Tensor], n_pools: int, per_class: int, generator: Generator | None) -> Tensor:
+def _pools(
+    members: list[Tensor], n_pools: int, per_class: int, generator: Generator | None
+) -> Tensor:
     """Return row numbers (P, K, R): R samples of every class, each once where there are enough, else about equally."""
     device = "cpu" if generator is None else generator.device
     rows = []
     for candidates in members:
         rounds = -(-per_class // len(candidates))
-        order = torch.rand(n_pools, rounds, len(candidates), generator=generator, device=device).argsort(-1)
+        order = torch.rand(
+            n_pools, rounds, len(candidates), generator=generator, device=device
+        ).argsort(-1)
         rows.append(candidates.to(device)[order.flatten(1)[:, :per_class]])
     return torch.stack(rows, 1)
 
@@ -200,4 +240,6 @@ def _matrix(log_weights: Tensor, generator: Generator | None) -> Tensor:
 
 def _concatenate(outputs: list[Outputs]) -> Outputs:
     features = [part.features for part in outputs if part.features is not None]
-    return Outputs(torch.cat([part.logits for part in outputs]), torch.cat(features) if features else None)
+    return Outputs(
+        torch.cat([part.logits for part in outputs]), torch.cat(features) if features else None
+    )

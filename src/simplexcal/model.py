@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 from simplexcal.backbone import Backbone, extract
 from simplexcal.calibrators import CALIBRATORS, Calibrator
 from simplexcal.io import load_calibrator, save_calibrator
-from simplexcal.mixup import FeatureMixup, InputMixup, Mixup, unless_missing
+from simplexcal.mixup import FeatureMixup, InputMixup, Mixup, mixup_or_none
 from simplexcal.onnx import export_model
 from simplexcal.types import Outputs, Prediction
 
@@ -43,7 +43,9 @@ class CalibratedModel(nn.Module):
         """Write the calibrator to a safetensors file, with the fingerprint of the network but not the network."""
         save_calibrator(self.calibrator, path, fingerprint=self.backbone.fingerprint())
 
-    def to_onnx(self, path: str | Path, example_inputs: Any, *, dynamic: Sequence[int] = (0,)) -> None:
+    def to_onnx(
+        self, path: str | Path, example_inputs: Any, *, dynamic: Sequence[int] = (0,)
+    ) -> None:
         """Write network and calibrator as one ONNX graph, for any number of rows; see ``onnx.export_model``."""
         export_model(self.backbone, self.calibrator, path, example_inputs, dynamic=dynamic)
 
@@ -79,7 +81,9 @@ def calibrate(
     with _recording(backbone, inputs) if mixup == "inputs" else nullcontext():
         outputs, labels = extract(backbone, data, batch_size=batch_size, progress=progress)
     outputs = outputs.to(_where_to_fit(next(backbone.head.parameters()).device))
-    source = unless_missing(lambda: _mixup(mixup, backbone, inputs, outputs, labels), calibrator.needs_mixup)
+    source = mixup_or_none(
+        lambda: _mixup(mixup, backbone, inputs, outputs, labels), calibrator.needs_mixup
+    )
     calibrator.fit(outputs, labels, mixup=source, generator=generator, progress=progress)
     return CalibratedModel(backbone, calibrator)
 
@@ -103,7 +107,9 @@ def _calibrator(method: str | Calibrator) -> Calibrator:
     if isinstance(method, Calibrator):
         return method
     if method not in CALIBRATORS:
-        raise ValueError(f"`method` must be a Calibrator or one of {', '.join(CALIBRATORS)}; got {method!r}.")
+        raise ValueError(
+            f"`method` must be a Calibrator or one of {', '.join(CALIBRATORS)}; got {method!r}."
+        )
     return CALIBRATORS[method]()
 
 
@@ -137,10 +143,14 @@ def _recording(backbone: Backbone, inputs: list[Tensor]) -> RemovableHandle:
 def _mixable(x: Any, earlier: list[Tensor]) -> Tensor | np.ndarray:
     """Return the inputs if they are one tensor or array, of the same shape as those before."""
     if not isinstance(x, Tensor | np.ndarray):
-        raise TypeError(f'Inputs must be one tensor to be mixed; got {type(x).__name__}. Use mixup="features".')
+        raise TypeError(
+            f'Inputs must be one tensor to be mixed; got {type(x).__name__}. Use mixup="features".'
+        )
     if earlier and x.shape[1:] != earlier[0].shape[1:]:
         shapes = f"{tuple(earlier[0].shape[1:])} and {tuple(x.shape[1:])}"
-        raise ValueError(f'Inputs must be of one shape to be mixed; got {shapes}. Use mixup="features".')
+        raise ValueError(
+            f'Inputs must be of one shape to be mixed; got {shapes}. Use mixup="features".'
+        )
     return x
 
 
@@ -154,7 +164,10 @@ def _joined(parts: list[Prediction]) -> Prediction:
     if len(parts) == 1:
         return parts[0]
     return Prediction(
-        **{field.name: _cat([getattr(part, field.name) for part in parts]) for field in fields(Prediction)}
+        **{
+            field.name: _cat([getattr(part, field.name) for part in parts])
+            for field in fields(Prediction)
+        }
     )
 
 

@@ -11,7 +11,12 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-NETWORK_ERRORS = (RuntimeError, IndexError, AttributeError, KeyError)  # what networks raise at inputs they cannot take
+NETWORK_ERRORS = (
+    RuntimeError,
+    IndexError,
+    AttributeError,
+    KeyError,
+)  # what networks raise at inputs they cannot take
 
 
 class Network(NamedTuple):
@@ -35,7 +40,9 @@ def load_network(model: str, weights: Path | None = None) -> nn.Module:
             f"`{model}` must make a network when called without arguments; it raised {error!r}."
         ) from error
     if not isinstance(net, nn.Module):
-        raise TypeError(f"`{model}` must return a torch.nn.Module; it returned {type(net).__name__}.")
+        raise TypeError(
+            f"`{model}` must return a torch.nn.Module; it returned {type(net).__name__}."
+        )
     return net if weights is None else _with_weights(net, weights)
 
 
@@ -44,7 +51,9 @@ def _factory(model: str) -> Any:
     if not module_name or not name:
         raise ValueError(f"`model` must have the form package.module:factory; got {model!r}.")
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))  # as `python -m` does, so that a user's own module is found
+        sys.path.insert(
+            0, str(Path.cwd())
+        )  # as `python -m` does, so that a user's own module is found
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
@@ -55,7 +64,9 @@ def _factory(model: str) -> Any:
     factory = getattr(module, name, None)
     if callable(factory):
         return factory
-    raise ValueError(f"`model` names {name!r}, which is no function or class of the module {module_name!r}.")
+    raise ValueError(
+        f"`model` names {name!r}, which is no function or class of the module {module_name!r}."
+    )
 
 
 def _with_weights(net: nn.Module, path: Path) -> nn.Module:
@@ -64,13 +75,17 @@ def _with_weights(net: nn.Module, path: Path) -> nn.Module:
         net.load_state_dict(state)
     except (RuntimeError, TypeError, AttributeError) as error:
         first = str(error).splitlines()[1:2] or [str(error)]
-        raise ValueError(f"'{path}' holds the weights of another network: {first[0].strip()}") from error
+        raise ValueError(
+            f"'{path}' holds the weights of another network: {first[0].strip()}"
+        ) from error
     return net
 
 
 def _state_dict(path: Path) -> Any:
     if not path.is_file():
-        raise FileNotFoundError(f"'{path}' does not exist or is no file. Pass the network's saved state dict.")
+        raise FileNotFoundError(
+            f"'{path}' does not exist or is no file. Pass the network's saved state dict."
+        )
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
@@ -88,7 +103,9 @@ def blaming_the_inputs(path: Path) -> Iterator[None]:
     try:
         yield
     except NETWORK_ERRORS as error:
-        raise ValueError(f"The network cannot take the `inputs` of '{path}': {first_line(error)}") from error
+        raise ValueError(
+            f"The network cannot take the `inputs` of '{path}': {first_line(error)}"
+        ) from error
 
 
 def first_line(error: Exception) -> str:

@@ -29,10 +29,16 @@ BLUE, VERMILION = "#0072B2", "#D55E00"
 CYCLE = (BLUE, VERMILION, "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 PALE_BLUE, PALE_VERMILION, INK, GRID = "#A6CBE3", "#FBE9DD", "#333333", "#E6E6E6"
 UNIT = (0, 1.02)  # limits that show the whole of a point at 100 %
-CORNERS = ((0.0, 0.0), (1.0, 0.0), (0.5, 0.75**0.5))  # of classes 0, 1 and 2: an equilateral triangle
+CORNERS = (
+    (0.0, 0.0),
+    (1.0, 0.0),
+    (0.5, 0.75**0.5),
+)  # of classes 0, 1 and 2: an equilateral triangle
 
 
-def reliability_diagram(bins: Bins, ax: Axes, *, band: tuple[Numbers, Numbers] | None = None) -> Axes:
+def reliability_diagram(
+    bins: Bins, ax: Axes, *, band: tuple[Numbers, Numbers] | None = None
+) -> Axes:
     """Draw each bin's accuracy as a bar, and its gap to the bin's mean confidence; an empty bin has no bar.
 
     A dot stands at (mean confidence, accuracy), so the gap is its vertical distance to the diagonal. ``band``, from
@@ -44,7 +50,17 @@ def reliability_diagram(bins: Bins, ax: Axes, *, band: tuple[Numbers, Numbers] |
     x, y = _array(bins.confidence)[filled], _array(bins.accuracy)[filled]
     left, width = _array(bins.edges)[:-1][filled], np.diff(_array(bins.edges))[filled]
     ax.bar(left, y, width, align="edge", color=PALE_BLUE, edgecolor=BLUE, lw=0.5)
-    gap = ax.bar(left, x - y, width, y, align="edge", color=PALE_VERMILION, edgecolor=VERMILION, hatch="////", lw=0.5)
+    gap = ax.bar(
+        left,
+        x - y,
+        width,
+        y,
+        align="edge",
+        color=PALE_VERMILION,
+        edgecolor=VERMILION,
+        hatch="////",
+        lw=0.5,
+    )
     gap.set_label("gap to confidence")
     ax.plot([0, 1], [0, 1], "--", color=INK, linewidth=1, label="perfect calibration")
     if band is not None:
@@ -76,14 +92,21 @@ def risk_coverage_curve(curve: RiskCoverage, ax: Axes, *, label: str | None = No
     _frame(ax, "Coverage: share of inputs answered", "Risk: error rate among them", percent="xy")
     coverage = _array(curve.coverage)
     marker = "o" if len(coverage) == 1 else ""  # a line of one point is invisible
-    _line(ax, coverage, _like("risk", curve.risk, "coverage", coverage), marker, label, "upper left")
+    _line(
+        ax, coverage, _like("risk", curve.risk, "coverage", coverage), marker, label, "upper left"
+    )
     ax.set_xlim(UNIT)
     ax.set_ylim(bottom=0, auto=True)  # auto: the next curve may be higher
     return ax
 
 
 def beta_sensitivity(
-    betas: Numbers, values: Numbers, ax: Axes, *, spread: Numbers | None = None, label: str | None = None
+    betas: Numbers,
+    values: Numbers,
+    ax: Axes,
+    *,
+    spread: Numbers | None = None,
+    label: str | None = None,
 ) -> Axes:
     """Draw the ECE against Multi-Mixup's β, shaded by ± ``spread`` (the paper's App. C.3); call again to overlay."""
     _frame(ax, "Multi-Mixup β", "ECE", percent="y")
@@ -93,22 +116,33 @@ def beta_sensitivity(
     colour = _line(ax, x, y, "o", label, "upper center")
     if spread is not None:
         half = _like("spread", spread, "betas", beta)[order]
-        ax.fill_between(x, (y - half).clip(0), y + half, color=colour, alpha=0.15, linewidth=0)  # no error is below 0
+        ax.fill_between(
+            x, (y - half).clip(0), y + half, color=colour, alpha=0.15, linewidth=0
+        )  # no error is below 0
     ax.set_ylim(bottom=0, auto=True)  # auto: the next curve may be higher
     return ax
 
 
-def uncertainty_scatter(aleatoric: Numbers | None, epistemic: Numbers | None, correct: Numbers, ax: Axes) -> Axes:
+def uncertainty_scatter(
+    aleatoric: Numbers | None, epistemic: Numbers | None, correct: Numbers, ax: Axes
+) -> Axes:
     """Draw each input, right or wrong, at its two uncertainties."""
     _frame(ax, "Aleatoric: expected entropy (nats)", "Epistemic: differential entropy (nats)")
     x = _uncertainty("aleatoric", aleatoric)
     y = _like("epistemic", _uncertainty("epistemic", epistemic), "aleatoric", x)
     right = _like("correct", correct, "aleatoric", x) > 0
     alpha = min(0.8, max(0.25, 20 / len(x) ** 0.5))
-    for rows, name, colour, marker in ((right, "right", BLUE, "o"), (~right, "wrong", VERMILION, "X")):
+    for rows, name, colour, marker in (
+        (right, "right", BLUE, "o"),
+        (~right, "wrong", VERMILION, "X"),
+    ):
         if rows.any():
-            points = ax.scatter(x[rows], y[rows], 16, colour, marker=marker, alpha=alpha, linewidths=0)
-            points.set(label=f"{name}: {rows.sum():,}", rasterized=len(x) > 2000)  # a vector file stays small
+            points = ax.scatter(
+                x[rows], y[rows], 16, colour, marker=marker, alpha=alpha, linewidths=0
+            )
+            points.set(
+                label=f"{name}: {rows.sum():,}", rasterized=len(x) > 2000
+            )  # a vector file stays small
     _legend(ax, "lower right")
     return ax
 
@@ -124,7 +158,9 @@ def simplex_grid(resolution: int = 200) -> Tensor:
 def simplex_xy(probs: Tensor) -> Tensor:
     """Return where points (..., 3) of the 2-simplex lie in ``simplex_density``'s picture: (..., 2)."""
     if probs.shape[-1:] != (3,):
-        raise ValueError(f"`probs` must have shape (..., 3), for 3 classes; got {tuple(probs.shape)}. Choose 3.")
+        raise ValueError(
+            f"`probs` must have shape (..., 3), for 3 classes; got {tuple(probs.shape)}. Choose 3."
+        )
     return probs @ probs.new_tensor(CORNERS)
 
 
@@ -144,11 +180,19 @@ def simplex_density(
     """
     _frame(ax, "", "")
     if len(class_names) != 3:
-        raise ValueError(f"`class_names` must be 3 names, one for each corner; got {len(class_names)}. Pass 3.")
+        raise ValueError(
+            f"`class_names` must be 3 names, one for each corner; got {len(class_names)}. Pass 3."
+        )
     density, resolution = _density(log_density)
-    norm = LogNorm(density.max() * 1e-4, density.max(), clip=True) if log else Normalize(0, density.max())
+    norm = (
+        LogNorm(density.max() * 1e-4, density.max(), clip=True)
+        if log
+        else Normalize(0, density.max())
+    )
     cells = PolyCollection([], antialiaseds=False, rasterized=True)
-    cells.set(verts=_array(simplex_xy(_cells(resolution))), array=density, norm=norm, cmap="viridis")
+    cells.set(
+        verts=_array(simplex_xy(_cells(resolution))), array=density, norm=norm, cmap="viridis"
+    )
     ax.add_collection(cells, autolim=False)
     ax.fill(*zip(*CORNERS, strict=True), facecolor="none", edgecolor=INK, linewidth=1)
     for (x, y), name, side in zip(CORNERS, class_names, ("top", "top", "bottom"), strict=True):
@@ -165,16 +209,22 @@ def simplex_density(
 def _frame(ax: Axes, xlabel: str, ylabel: str, percent: str = "") -> None:
     """Check and label the Axes, with a quiet grid behind the data; the axes in ``percent`` show shares as such."""
     if not isinstance(ax, Axes):
-        raise TypeError(f"`ax` must be one matplotlib Axes; got {type(ax).__name__}. Make one with plt.subplots().")
+        raise TypeError(
+            f"`ax` must be one matplotlib Axes; got {type(ax).__name__}. Make one with plt.subplots()."
+        )
     ax.set(xlabel=xlabel, ylabel=ylabel, axisbelow=True)
     ax.grid(color=GRID, linewidth=0.8)
     ax.spines[["top", "right"]].set_visible(False)
     for axis in percent:
-        getattr(ax, f"{axis}axis").set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.4g}%"))
+        getattr(ax, f"{axis}axis").set_major_formatter(
+            FuncFormatter(lambda share, _: f"{100 * share:.4g}%")
+        )
 
 
 def _legend(ax: Axes, loc: Place, ncols: int = 1) -> None:
-    for handle in ax.legend(loc=loc, ncols=ncols, fontsize="small", edgecolor="none").legend_handles:
+    for handle in ax.legend(
+        loc=loc, ncols=ncols, fontsize="small", edgecolor="none"
+    ).legend_handles:
         if handle is not None:
             handle.set_alpha(None)
 
@@ -204,23 +254,31 @@ def _like(name: str, values: Numbers, other: str, reference: Array) -> Array:
 
 def _filled(count: Array) -> NDArray[np.bool_]:
     if not (count > 0).any():
-        raise ValueError("`bins` must hold at least one input; every count is 0. Pass the bins of some predictions.")
+        raise ValueError(
+            "`bins` must hold at least one input; every count is 0. Pass the bins of some predictions."
+        )
     return count > 0
 
 
 def _uncertainty(name: str, values: Numbers | None) -> Array:
     if values is None:
-        raise TypeError(f"`{name}` must be a number for each input; got None. Use a method that has it, such as sts.")
+        raise TypeError(
+            f"`{name}` must be a number for each input; got None. Use a method that has it, such as sts."
+        )
     array = _array(values)
     if array.ndim != 1 or not array.size:
-        raise ValueError(f"`{name}` must have shape (N,) with N >= 1; got {array.shape}. Pass a prediction's `{name}`.")
+        raise ValueError(
+            f"`{name}` must have shape (N,) with N >= 1; got {array.shape}. Pass a prediction's `{name}`."
+        )
     return array
 
 
 def _cells(resolution: int) -> Tensor:
     """Return the corners (M, 3, 3) of the small triangles: those that stand as the simplex does, then the others."""
     if resolution < 1:
-        raise ValueError(f"`resolution` must be at least 1 triangle along an edge; got {resolution}. Try 200.")
+        raise ValueError(
+            f"`resolution` must be at least 1 triangle along an edge; got {resolution}. Try 200."
+        )
     upright = _lattice(resolution - 1) + torch.eye(3)
     turned = _lattice(resolution - 2) + (1 - torch.eye(3))
     return torch.cat([upright, turned]) / resolution

@@ -65,7 +65,9 @@ class Outputs:
 
     def to(self, target: torch.device | str | torch.dtype) -> Self:
         """Return the same outputs on another device or in another dtype."""
-        return type(self)(self.logits.to(target), None if self.features is None else self.features.to(target))
+        return type(self)(
+            self.logits.to(target), None if self.features is None else self.features.to(target)
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,7 +28,9 @@ class ConvNet(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.5), nn.Flatten())
+        self.body = nn.Sequential(
+            nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.5), nn.Flatten()
+        )
         self.neck = nn.Sequential(nn.Linear(4 * 36, D), nn.BatchNorm1d(D), nn.Tanh())
         self.classifier = nn.Sequential(nn.Dropout(0.5), nn.Linear(D, K))
 
@@ -91,7 +93,9 @@ def test_a_call_changes_nothing_of_the_network(net: ConvNet, images: Tensor) -> 
     assert state(net) == before
 
 
-def test_extract_changes_nothing_of_the_network(net: ConvNet, images: Tensor, labels: Tensor) -> None:
+def test_extract_changes_nothing_of_the_network(
+    net: ConvNet, images: Tensor, labels: Tensor
+) -> None:
     before = state(net)
     extract(net, (images, labels), batch_size=4)
     assert state(net) == before
@@ -134,7 +138,9 @@ def test_threads_take_turns_with_the_network(training: bool, generator: torch.Ge
     assert state(net) == before
 
 
-def test_features_that_are_overwritten_later_are_those_of_the_head(generator: torch.Generator) -> None:
+def test_features_that_are_overwritten_later_are_those_of_the_head(
+    generator: torch.Generator,
+) -> None:
     class Tidy(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -152,7 +158,9 @@ def test_features_that_are_overwritten_later_are_those_of_the_head(generator: to
 
 def test_a_modules_own_train_method_is_not_called(images: Tensor) -> None:
     class Merging(ConvNet):
-        def train(self, mode: bool = True) -> Any:  # as LoRA layers do, which then change their weights
+        def train(
+            self, mode: bool = True
+        ) -> Any:  # as LoRA layers do, which then change their weights
             raise AssertionError
 
     assert len(Backbone(Merging())(images)) == N
@@ -171,7 +179,9 @@ def test_the_head_makes_the_logits_of_the_features(net: ConvNet, images: Tensor)
     backbone = Backbone(net)
     outputs = backbone(images)
     assert outputs.features.shape == (N, D)
-    torch.testing.assert_close(outputs.features @ backbone.head.weight.T + backbone.head.bias, outputs.logits)
+    torch.testing.assert_close(
+        outputs.features @ backbone.head.weight.T + backbone.head.bias, outputs.logits
+    )
 
 
 def test_one_call_is_one_forward_pass(net: ConvNet, images: Tensor) -> None:
@@ -200,7 +210,9 @@ def test_inputs_go_to_the_device_of_the_network(net: ConvNet, images: Tensor) ->
     seen: list[str] = []
     net.register_forward_pre_hook(lambda _, args: seen.append(args[0].device.type))
     backbone = Backbone(net).to("meta")
-    with pytest.raises(RuntimeError, match="meta"):  # a device without values, where nothing can be compared
+    with pytest.raises(
+        RuntimeError, match="meta"
+    ):  # a device without values, where nothing can be compared
         backbone(images)
     assert seen == ["meta"]
 
@@ -217,7 +229,9 @@ def test_outputs_stay_on_the_device_and_extracted_ones_come_to_the_cpu(
     close(extracted, outputs.to("cpu"), 1e-5)
 
 
-def test_outputs_can_be_used_for_training_even_if_made_in_inference_mode(net: ConvNet, images: Tensor) -> None:
+def test_outputs_can_be_used_for_training_even_if_made_in_inference_mode(
+    net: ConvNet, images: Tensor
+) -> None:
     with torch.inference_mode():
         outputs = Backbone(net)(images)
     assert not outputs.logits.requires_grad
@@ -300,18 +314,37 @@ def test_logits_that_are_not_finite_are_left_to_the_fit() -> None:
 def text(generator: torch.Generator) -> dict[str, Tensor]:
     lengths = torch.randint(2, 8, (9, 1), generator=generator)
     mask = (torch.arange(7) < lengths).long()
-    return {"input_ids": torch.randint(1, 30, (9, 7), generator=generator) * mask, "attention_mask": mask}
+    return {
+        "input_ids": torch.randint(1, 30, (9, 7), generator=generator) * mask,
+        "attention_mask": mask,
+    }
 
 
 def bert() -> Any:
     transformers = pytest.importorskip("transformers")
-    sizes = {"dim": 8, "hidden_dim": 16, "n_heads": 2, "n_layers": 2, "vocab_size": 30, "max_position_embeddings": 10}
-    return transformers.DistilBertForSequenceClassification(transformers.DistilBertConfig(**sizes, num_labels=K))
+    sizes = {
+        "dim": 8,
+        "hidden_dim": 16,
+        "n_heads": 2,
+        "n_layers": 2,
+        "vocab_size": 30,
+        "max_position_embeddings": 10,
+    }
+    return transformers.DistilBertForSequenceClassification(
+        transformers.DistilBertConfig(**sizes, num_labels=K)
+    )
 
 
 def gpt() -> Any:
     transformers = pytest.importorskip("transformers")
-    sizes = {"n_embd": 8, "n_layer": 2, "n_head": 2, "vocab_size": 30, "n_positions": 10, "pad_token_id": 0}
+    sizes = {
+        "n_embd": 8,
+        "n_layer": 2,
+        "n_head": 2,
+        "vocab_size": 30,
+        "n_positions": 10,
+        "pad_token_id": 0,
+    }
     config = transformers.GPT2Config(**sizes, num_labels=K, bos_token_id=None, eos_token_id=None)
     return transformers.GPT2ForSequenceClassification(config)
 
@@ -415,7 +448,9 @@ def test_log_softmax_at_the_end_is_a_constant_that_does_not_matter() -> None:
     backbone = Backbone(net)
     outputs = backbone(x)
     assert torch.equal(outputs.logits, net(x))
-    torch.testing.assert_close(backbone.head(outputs.features).softmax(-1), outputs.logits.softmax(-1))
+    torch.testing.assert_close(
+        backbone.head(outputs.features).softmax(-1), outputs.logits.softmax(-1)
+    )
 
 
 CHANGED: dict[str, Callable[[Tensor], Tensor]] = {
@@ -453,8 +488,12 @@ def test_a_users_hook_that_changes_the_logits_is_an_error() -> None:
 
 
 def test_a_network_without_a_linear_head_gets_one_clear_sentence() -> None:
-    net = nn.Sequential(nn.Flatten(), nn.Linear(9, 12), nn.Unflatten(1, (3, 2, 2)), nn.Conv2d(3, K, 2), nn.Flatten())
-    with pytest.raises(ValueError, match=r"its 5 logits; no linear layer with 5 outputs ran. .* Outputs\(logits\)"):
+    net = nn.Sequential(
+        nn.Flatten(), nn.Linear(9, 12), nn.Unflatten(1, (3, 2, 2)), nn.Conv2d(3, K, 2), nn.Flatten()
+    )
+    with pytest.raises(
+        ValueError, match=r"its 5 logits; no linear layer with 5 outputs ran. .* Outputs\(logits\)"
+    ):
         Backbone(net)(torch.randn(2, 9))
 
 
@@ -477,21 +516,45 @@ def test_the_head_is_known_after_the_first_call(net: ConvNet, images: Tensor) ->
 @pytest.mark.parametrize(
     ("net", "error", "message"),
     [
-        ("resnet18", TypeError, r"^`net` must be a torch.nn.Module; got str. For logits, use Outputs.$"),
-        (Made(lambda z: z, k=1), ValueError, r"^`logits` must have shape \(N, K\) .* For a binary model"),
-        (Made(lambda z: (1, 2)), TypeError, r"^`logits` must be a floating-point torch.Tensor; got NoneType"),
-        (Made(lambda z: {"scores": z}), TypeError, r"^`logits` must be a floating-point torch.Tensor; got NoneType"),
-        (Made(lambda z: "cat"), TypeError, r"^`logits` must be a floating-point torch.Tensor; got str"),
+        (
+            "resnet18",
+            TypeError,
+            r"^`net` must be a torch.nn.Module; got str. For logits, use Outputs.$",
+        ),
+        (
+            Made(lambda z: z, k=1),
+            ValueError,
+            r"^`logits` must have shape \(N, K\) .* For a binary model",
+        ),
+        (
+            Made(lambda z: (1, 2)),
+            TypeError,
+            r"^`logits` must be a floating-point torch.Tensor; got NoneType",
+        ),
+        (
+            Made(lambda z: {"scores": z}),
+            TypeError,
+            r"^`logits` must be a floating-point torch.Tensor; got NoneType",
+        ),
+        (
+            Made(lambda z: "cat"),
+            TypeError,
+            r"^`logits` must be a floating-point torch.Tensor; got str",
+        ),
     ],
 )
-def test_what_is_no_classifier_gets_one_clear_sentence(net: Any, error: type[Exception], message: str) -> None:
+def test_what_is_no_classifier_gets_one_clear_sentence(
+    net: Any, error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         Backbone(net)(torch.zeros(3, 4))
 
 
 def test_a_compiled_network_is_read_uncompiled() -> None:
     net, x = Made(lambda z: z), torch.randn(3, 4)
-    compiled = type("OptimizedModule", (nn.Module,), {})()  # what torch.compile returns, without the compiler
+    compiled = type(
+        "OptimizedModule", (nn.Module,), {}
+    )()  # what torch.compile returns, without the compiler
     compiled._orig_mod = net
     close(Backbone(compiled)(x), Backbone(net)(x))
     assert Backbone(compiled).fingerprint() == Backbone(net).fingerprint()
@@ -501,7 +564,11 @@ def test_a_parallel_network_is_the_network_that_it_wraps(tmp_path: Path) -> None
     net, x = Made(lambda z: z), torch.randn(3, 4)
     torch.distributed.init_process_group("gloo", f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
-        for wrapped in (nn.DataParallel(net), DistributedDataParallel(net), nn.DataParallel(nn.DataParallel(net))):
+        for wrapped in (
+            nn.DataParallel(net),
+            DistributedDataParallel(net),
+            nn.DataParallel(nn.DataParallel(net)),
+        ):
             backbone = Backbone(wrapped)
             close(backbone(x), Backbone(net)(x))
             assert backbone.fingerprint() == Backbone(net).fingerprint()
@@ -553,7 +620,12 @@ def test_the_fingerprint_changes_with(change: str, net: ConvNet) -> None:
 
 def test_the_fingerprint_knows_names_shapes_and_dtypes() -> None:
     zeros = torch.zeros(4)
-    tensors = [("a", zeros), ("b", zeros), ("a", zeros.reshape(2, 2)), ("a", zeros.to(torch.int32))]  # the same bytes
+    tensors = [
+        ("a", zeros),
+        ("b", zeros),
+        ("a", zeros.reshape(2, 2)),
+        ("a", zeros.to(torch.int32)),
+    ]  # the same bytes
     nets = [nn.Module() for _ in tensors]
     for net, (name, tensor) in zip(nets, tensors, strict=True):
         net.register_buffer(name, tensor)
@@ -604,7 +676,9 @@ FORMS: dict[str, Callable[[Tensor, Tensor], Any]] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_labelled_data_of_any_form_give_the_same(form: str, net: ConvNet, images: Tensor, labels: Tensor) -> None:
+def test_labelled_data_of_any_form_give_the_same(
+    form: str, net: ConvNet, images: Tensor, labels: Tensor
+) -> None:
     outputs, y = extract(net, FORMS[form](images, labels), batch_size=8)
     close(outputs, Backbone(net)(images), 1e-5)
     assert y.dtype == torch.int64
@@ -614,12 +688,16 @@ def test_labelled_data_of_any_form_give_the_same(form: str, net: ConvNet, images
 def test_arrays_of_floats_come_in_the_dtype_of_the_network(generator: torch.Generator) -> None:
     x, labels = torch.randn(N, 4, generator=generator), np.arange(N) % K
     net = Made(lambda z: z)
-    single, double = (extract(net, (x.numpy().astype(dtype), labels))[0] for dtype in (np.float32, np.float64))
+    single, double = (
+        extract(net, (x.numpy().astype(dtype), labels))[0] for dtype in (np.float32, np.float64)
+    )
     close(single, double)
     assert extract(net.double(), (x.numpy(), labels))[0].logits.dtype == torch.float64
 
 
-def test_a_dataset_leaves_torchs_global_random_state_alone(net: ConvNet, images: Tensor, labels: Tensor) -> None:
+def test_a_dataset_leaves_torchs_global_random_state_alone(
+    net: ConvNet, images: Tensor, labels: Tensor
+) -> None:
     before = torch.get_rng_state()
     extract(net, TensorDataset(images, labels))
     assert torch.equal(torch.get_rng_state(), before)
@@ -635,7 +713,9 @@ def test_the_batch_size_does_not_matter(size: int) -> None:
     assert torch.equal(labels, y)
 
 
-def test_mapped_outputs_equal_those_in_memory(net: ConvNet, images: Tensor, labels: Tensor, tmp_path: Path) -> None:
+def test_mapped_outputs_equal_those_in_memory(
+    net: ConvNet, images: Tensor, labels: Tensor, tmp_path: Path
+) -> None:
     backbone = Backbone(net)
     kept, y = extract(backbone, batches(images, labels))
     mapped, z = extract(backbone, batches(images, labels), storage=tmp_path / "new" / "folder")
@@ -704,26 +784,82 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
         r"`data` is empty. Pass at least one batch; .*",
     ),
     "empty pair": ((X[:0], Y[:0]), ValueError, r"`data` is empty. .*"),
-    "read before": (iter(()), ValueError, r"`data` is empty. .* an iterator that was read before gives no more."),
-    "inputs only": (X, ValueError, r"`data` must come with labels, as \(inputs, labels\) or a dict .*; got a Tensor."),
+    "read before": (
+        iter(()),
+        ValueError,
+        r"`data` is empty. .* an iterator that was read before gives no more.",
+    ),
+    "inputs only": (
+        X,
+        ValueError,
+        r"`data` must come with labels, as \(inputs, labels\) or a dict .*; got a Tensor.",
+    ),
     "loader of inputs": (
         DataLoader(TensorDataset(X)),
         ValueError,
         r"`data` must come with labels, .*; got a list of 1.",
     ),
     "three": ([(X, Y, Y)], ValueError, r"`data` must come with labels, .*; got a tuple of 3."),
-    "dict of inputs": ([{"input": X}], ValueError, r"`data` must come with labels, .*; got a dict."),
-    "one": (7, TypeError, r"`data` must be a DataLoader, Dataset or pair \(inputs, labels\); got int."),
-    "short": ((X, Y[:5]), ValueError, r"`labels` must have shape \(6,\), one for each input; got \(5,\). .*"),
-    "long": ((X, Y.repeat(2)), ValueError, r"`labels` must have shape \(6,\), one for each input; got \(12,\). .*"),
-    "short batch": ([(X, Y), (X, Y[:5])], ValueError, r"`labels` must have shape \(6,\), .*; got \(5,\). .*"),
-    "one-hot": ((X, Y[:, None].repeat(1, K)), ValueError, r"`labels` .*; got \(6, 5\). .* one-hot labels need .*"),
-    "float": ((X, Y.float()), TypeError, r"`labels` must be a tensor or an array of integers; got torch.float32. .*"),
-    "bool": ([(X, Y.bool())], TypeError, r"`labels` must be a tensor or an array of integers; got torch.bool. .*"),
-    "names": ((X, np.array(["cat"] * 6)), TypeError, r"`labels` must be .*; got <U3. Number the classes from 0; .*"),
-    "none": ([(X, None)], TypeError, r"`labels` must be a tensor or an array of integers; got NoneType. .*"),
-    "list": ((X, [0, 1, 0, 1, 0, 1]), TypeError, r"`labels` must be a tensor or an array of integers; got list. .*"),
-    "number": ([(X, 3)], TypeError, r"`labels` must be a tensor or an array of integers; got int. .*"),
+    "dict of inputs": (
+        [{"input": X}],
+        ValueError,
+        r"`data` must come with labels, .*; got a dict.",
+    ),
+    "one": (
+        7,
+        TypeError,
+        r"`data` must be a DataLoader, Dataset or pair \(inputs, labels\); got int.",
+    ),
+    "short": (
+        (X, Y[:5]),
+        ValueError,
+        r"`labels` must have shape \(6,\), one for each input; got \(5,\). .*",
+    ),
+    "long": (
+        (X, Y.repeat(2)),
+        ValueError,
+        r"`labels` must have shape \(6,\), one for each input; got \(12,\). .*",
+    ),
+    "short batch": (
+        [(X, Y), (X, Y[:5])],
+        ValueError,
+        r"`labels` must have shape \(6,\), .*; got \(5,\). .*",
+    ),
+    "one-hot": (
+        (X, Y[:, None].repeat(1, K)),
+        ValueError,
+        r"`labels` .*; got \(6, 5\). .* one-hot labels need .*",
+    ),
+    "float": (
+        (X, Y.float()),
+        TypeError,
+        r"`labels` must be a tensor or an array of integers; got torch.float32. .*",
+    ),
+    "bool": (
+        [(X, Y.bool())],
+        TypeError,
+        r"`labels` must be a tensor or an array of integers; got torch.bool. .*",
+    ),
+    "names": (
+        (X, np.array(["cat"] * 6)),
+        TypeError,
+        r"`labels` must be .*; got <U3. Number the classes from 0; .*",
+    ),
+    "none": (
+        [(X, None)],
+        TypeError,
+        r"`labels` must be a tensor or an array of integers; got NoneType. .*",
+    ),
+    "list": (
+        (X, [0, 1, 0, 1, 0, 1]),
+        TypeError,
+        r"`labels` must be a tensor or an array of integers; got list. .*",
+    ),
+    "number": (
+        [(X, 3)],
+        TypeError,
+        r"`labels` must be a tensor or an array of integers; got int. .*",
+    ),
 }
 
 

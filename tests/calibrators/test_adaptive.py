@@ -23,19 +23,30 @@ def quick(n_epochs: int = 1) -> AdaptiveTemperatureScaling:
     return AdaptiveTemperatureScaling(n_epochs, batch_size=32)
 
 
-def loss_of(adats: AdaptiveTemperatureScaling, outputs: Outputs, labels: Tensor, seed: int = 9) -> float:
+def loss_of(
+    adats: AdaptiveTemperatureScaling, outputs: Outputs, labels: Tensor, seed: int = 9
+) -> float:
     assert outputs.features is not None
-    return adats._loss(outputs.features, outputs.logits, labels, Generator().manual_seed(seed)).item()
+    return adats._loss(
+        outputs.features, outputs.logits, labels, Generator().manual_seed(seed)
+    ).item()
 
 
 def test_the_published_settings_are_the_default() -> None:
-    assert AdaptiveTemperatureScaling().settings == {"n_epochs": 100, "learning_rate": 5e-4, "batch_size": 128}
+    assert AdaptiveTemperatureScaling().settings == {
+        "n_epochs": 100,
+        "learning_rate": 5e-4,
+        "batch_size": 128,
+    }
 
 
 def test_layers_have_the_published_sizes() -> None:
     adats = AdaptiveTemperatureScaling()
     adats.build(10, 64)
-    sizes = {name: [w.shape[1] for w in part.parameters() if w.dim() == 2] for name, part in adats.named_children()}
+    sizes = {
+        name: [w.shape[1] for w in part.parameters() if w.dim() == 2]
+        for name, part in adats.named_children()
+    }
     assert sizes == {
         "encoder": [64, 1024, 512],
         "posterior": [512],
@@ -57,8 +68,12 @@ def test_the_loss_by_its_formula(generator: Generator) -> None:
     prior = adats.prior(torch.eye(3))
     n, r = prior[:, :16], softplus(prior[:, 16:])
     reconstruction = (f - adats.decoder(v)).abs().sum(-1) + 5 * math.log(2)
-    divergence = ((r[labels] / s).log() + (s**2 + (m - n[labels]) ** 2) / (2 * r[labels] ** 2) - 0.5).sum(-1)
-    log_density = torch.stack([(-0.5 * ((v - n[c]) / r[c]) ** 2 - r[c].log()).sum(-1) for c in range(3)], -1)
+    divergence = (
+        (r[labels] / s).log() + (s**2 + (m - n[labels]) ** 2) / (2 * r[labels] ** 2) - 0.5
+    ).sum(-1)
+    log_density = torch.stack(
+        [(-0.5 * ((v - n[c]) / r[c]) ** 2 - r[c].log()).sum(-1) for c in range(3)], -1
+    )
     t = softplus(adats.head(log_density - 8 * math.log(2 * math.pi)))  # 16 · ln √(2π)
     surprise = -(z / t).log_softmax(-1)[torch.arange(20), labels]
     expected = (reconstruction + divergence + surprise).mean()
@@ -67,7 +82,9 @@ def test_the_loss_by_its_formula(generator: Generator) -> None:
 
 def test_training_reduces_the_loss_and_the_cross_entropy() -> None:
     outputs, labels = simulate(96, 3, 8)
-    before, after = (quick(n).fit(outputs, labels, generator=Generator().manual_seed(1)) for n in (0, 8))
+    before, after = (
+        quick(n).fit(outputs, labels, generator=Generator().manual_seed(1)) for n in (0, 8)
+    )
     assert loss_of(after, outputs, labels) < loss_of(before, outputs, labels)
     nll = [-c(outputs).probs[torch.arange(96), labels].log().mean() for c in (before, after)]
     assert nll[1] < nll[0]
@@ -88,7 +105,9 @@ def test_prediction_is_deterministic_and_uses_the_posterior_mean(generator: Gene
 def test_large_inputs_are_predicted_in_parts(generator: Generator) -> None:
     outputs, labels = simulate(CHUNK + 7, 2, 3)
     adats = quick(0).fit(outputs, labels, generator=generator)
-    torch.testing.assert_close(adats.temperature(outputs)[CHUNK:], adats.temperature(outputs[slice(CHUNK, None)]))
+    torch.testing.assert_close(
+        adats.temperature(outputs)[CHUNK:], adats.temperature(outputs[slice(CHUNK, None)])
+    )
     assert adats(outputs[:0]).probs.shape == (0, 2)
 
 
@@ -103,19 +122,25 @@ def test_scales_and_temperatures_have_a_floor(generator: Generator) -> None:
 
 def test_features_are_needed(generator: Generator) -> None:
     outputs, labels = simulate(10, 2, 3)
-    with pytest.raises(ValueError, match=r"^`outputs` must have features, .* got logits alone. Extract them .*$"):
+    with pytest.raises(
+        ValueError, match=r"^`outputs` must have features, .* got logits alone. Extract them .*$"
+    ):
         quick().fit(Outputs(outputs.logits), labels)
     adats = quick(0).fit(outputs, labels, generator=generator)
     with pytest.raises(ValueError, match=r"^`outputs` must have features, .*$"):
         adats(Outputs(outputs.logits))
-    with pytest.raises(ValueError, match=r"^`features` must have the 3 columns of the fit; got 5. Take them .*$"):
+    with pytest.raises(
+        ValueError, match=r"^`features` must have the 3 columns of the fit; got 5. Take them .*$"
+    ):
         adats(Outputs(outputs.logits, torch.zeros(10, 5)))
 
 
 def test_outputs_of_inference_mode_can_be_learned_from(generator: Generator) -> None:
     outputs, labels = simulate(40, 3, 4)
     with torch.inference_mode():
-        frozen = Outputs(outputs.logits + 0, None if outputs.features is None else outputs.features + 0)
+        frozen = Outputs(
+            outputs.logits + 0, None if outputs.features is None else outputs.features + 0
+        )
     assert quick().fit(frozen, labels, generator=generator)(outputs).probs.isfinite().all()
 
 
@@ -128,7 +153,9 @@ def test_the_same_generator_gives_the_same_bits_and_a_second_fit_forgets_the_fir
     for adats in (twice, once):
         adats.fit(outputs, labels, generator=Generator().manual_seed(3))
     assert twice.state_dict().keys() == once.state_dict().keys()
-    assert all(torch.equal(twice.state_dict()[name], value) for name, value in once.state_dict().items())
+    assert all(
+        torch.equal(twice.state_dict()[name], value) for name, value in once.state_dict().items()
+    )
     assert torch.equal(twice(outputs).probs, once(outputs).probs)
     other = quick().fit(outputs, labels, generator=Generator().manual_seed(4))
     assert not torch.equal(other(outputs).probs, once(outputs).probs)
@@ -141,7 +168,9 @@ def test_a_generator_leaves_torchs_global_state_alone(generator: Generator) -> N
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_labels_are_the_networks_own_and_probabilities_sum_to_one(dtype: torch.dtype, generator: Generator) -> None:
+def test_labels_are_the_networks_own_and_probabilities_sum_to_one(
+    dtype: torch.dtype, generator: Generator
+) -> None:
     outputs, labels = simulate(60, 4, 5)
     assert outputs.features is not None
     outputs = Outputs(outputs.logits.round().to(dtype), outputs.features.to(dtype))  # with ties

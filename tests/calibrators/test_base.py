@@ -9,7 +9,7 @@ from torch import Generator, Tensor, nn
 
 from simplexcal import Calibrator, FeatureMixup, NotFittedError, Outputs
 from simplexcal.calibrators import _likelihood_head
-from simplexcal.calibrators.base import led_by
+from simplexcal.calibrators.base import restore_argmax
 
 K, D = 3, 4
 every_method = pytest.mark.parametrize("make", METHODS.values(), ids=METHODS)
@@ -40,9 +40,13 @@ def test_the_dtype_of_a_prediction_follows_the_input_whatever_the_fit_had(
     outputs, labels, mixup = simulate(fitted_in)
     calibrator = make().fit(outputs, labels, mixup=mixup, generator=Generator().manual_seed(0))
     prediction = calibrator(outputs.to(used_in))
-    made = [x for x in (prediction.probs, prediction.aleatoric, prediction.epistemic) if x is not None]
+    made = [
+        x for x in (prediction.probs, prediction.aleatoric, prediction.epistemic) if x is not None
+    ]
     assert {x.dtype for x in made} == {used_in}
-    torch.testing.assert_close(prediction.probs.double(), calibrator(outputs).probs.double(), rtol=0, atol=1e-4)
+    torch.testing.assert_close(
+        prediction.probs.double(), calibrator(outputs).probs.double(), rtol=0, atol=1e-4
+    )
 
 
 @pytest.mark.parametrize("method", ["ts", "ets", "pts", "adats", "sts"])
@@ -50,7 +54,9 @@ def test_it_does_not_matter_how_far_down_a_class_is_that_is_ruled_out(method: st
     outputs, labels, _ = simulate(torch.float32)
     probs = []
     for far in (-1e4, torch.finfo(torch.float32).min):
-        logits = torch.cat([outputs.logits / 10, torch.full((60, 1), far)], -1)  # too flat, so that T is below 1
+        logits = torch.cat(
+            [outputs.logits / 10, torch.full((60, 1), far)], -1
+        )  # too flat, so that T is below 1
         masked = Outputs(logits, outputs.features)
         calibrator = METHODS[method]().fit(masked, labels, generator=Generator().manual_seed(0))
         probs.append(calibrator(masked).probs)
@@ -59,10 +65,14 @@ def test_it_does_not_matter_how_far_down_a_class_is_that_is_ruled_out(method: st
 
 
 @every_method
-def test_nothing_is_predicted_before_a_fit_or_after_a_failed_one(make: Callable[[], Calibrator]) -> None:
+def test_nothing_is_predicted_before_a_fit_or_after_a_failed_one(
+    make: Callable[[], Calibrator],
+) -> None:
     outputs, labels, mixup = simulate(torch.float32)
     calibrator = make()
-    with pytest.raises(NotFittedError, match=r"is not fitted yet. Call fit\(outputs, labels\) first."):
+    with pytest.raises(
+        NotFittedError, match=r"is not fitted yet. Call fit\(outputs, labels\) first."
+    ):
         calibrator(outputs)
     calibrator.fit(outputs, labels, mixup=mixup)
     with pytest.raises(ValueError, match=r"`logits` must have the 3 classes of the fit; got 2"):
@@ -99,21 +109,30 @@ def test_the_largest_probability_is_the_labels_even_if_the_next_logit_is_the_nex
 
 
 @every_method
-def test_what_is_no_outputs_and_no_generator_gets_one_clear_sentence(make: Callable[[], Calibrator]) -> None:
+def test_what_is_no_outputs_and_no_generator_gets_one_clear_sentence(
+    make: Callable[[], Calibrator],
+) -> None:
     outputs, labels, mixup = simulate(torch.float32)
-    wrong = r"`outputs` must be of type Outputs; got Tensor. Wrap logits \(N, K\) by Outputs\(logits\)."
+    wrong = (
+        r"`outputs` must be of type Outputs; got Tensor. Wrap logits \(N, K\) by Outputs\(logits\)."
+    )
     with pytest.raises(TypeError, match=wrong):
         make().fit(outputs.logits, labels)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=wrong):
         make().fit(outputs, labels, mixup=mixup)(outputs.logits)
-    with pytest.raises(TypeError, match=r"`generator` must be a torch.Generator or None; got int. For a seed, pass "):
+    with pytest.raises(
+        TypeError,
+        match=r"`generator` must be a torch.Generator or None; got int. For a seed, pass ",
+    ):
         make().fit(outputs, labels, mixup=mixup, generator=0)  # type: ignore[arg-type]
 
 
 def test_a_label_that_rounding_left_behind_leads_again() -> None:
-    probs = torch.tensor([[0.4, 0.4, 0.2], [0.5 + 1e-12, 0.5 - 1e-12, 0], [0.1, 0.2, 0.7]], dtype=torch.float64)
+    probs = torch.tensor(
+        [[0.4, 0.4, 0.2], [0.5 + 1e-12, 0.5 - 1e-12, 0], [0.1, 0.2, 0.7]], dtype=torch.float64
+    )
     above = torch.nextafter(probs[:2].amax(-1), torch.ones(2).double())
-    found = led_by(torch.tensor([1, 1, 2]), probs)
+    found = restore_argmax(torch.tensor([1, 1, 2]), probs)
     assert torch.equal(found[:2, 1], above)
     assert torch.equal(found[:2, [0, 2]], torch.stack([probs[:2, 1], probs[:2, 2]], -1))
     assert torch.equal(found[2], probs[2])
@@ -123,9 +142,14 @@ def test_a_label_that_rounding_left_behind_leads_again() -> None:
 def test_mixes_of_another_network_are_refused(method: str) -> None:
     outputs, labels, mixup = simulate(torch.float32)
     fewer = Outputs(outputs.logits[:, :2], outputs.features)
-    with pytest.raises(ValueError, match=r"`mixup` must mix the 2 classes of `outputs`; it mixes 3. Make it from "):
+    with pytest.raises(
+        ValueError, match=r"`mixup` must mix the 2 classes of `outputs`; it mixes 3. Make it from "
+    ):
         METHODS[method]().fit(fewer, labels % 2, mixup=mixup)
     assert outputs.features is not None
     narrower = Outputs(outputs.logits, outputs.features[:, :2])
-    with pytest.raises(ValueError, match=r"`features` must have the 2 columns of the fit; got 4. Take them, and the "):
+    with pytest.raises(
+        ValueError,
+        match=r"`features` must have the 2 columns of the fit; got 4. Take them, and the ",
+    ):
         METHODS[method]().fit(narrower, labels, mixup=mixup)

@@ -7,7 +7,9 @@ from simplexcal.calibrators.simplex import SimplexTemperatureScaling
 from simplexcal.types import Outputs
 
 
-def test_autocast_around_a_fit_does_not_change_it(generator: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_autocast_around_a_fit_does_not_change_it(
+    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # autocast keeps its bfloat16 copies of the weights until its end, so training inside it would see the first ones
     monkeypatch.setattr("simplexcal.calibrators._likelihood_head.N_STEPS", 20)
     logits = 3 * torch.randn(300, 5, generator=generator)

@@ -11,7 +11,9 @@ def simulate(n: int, k: int, seed: int = 0) -> tuple[Outputs, Tensor]:
     """Return an overconfident network's outputs: labels follow softmax(z / 3)."""
     generator = Generator().manual_seed(seed)
     logits = 6 * torch.randn(n, k, generator=generator)
-    return Outputs(logits), torch.multinomial((logits / 3).softmax(-1), 1, generator=generator).squeeze(1)
+    return Outputs(logits), torch.multinomial(
+        (logits / 3).softmax(-1), 1, generator=generator
+    ).squeeze(1)
 
 
 def quick(n_steps: int = 20) -> ParameterizedTemperatureScaling:
@@ -27,7 +29,9 @@ def with_constant_output(t: float, n_classes: int) -> ParameterizedTemperatureSc
     return pts
 
 
-@pytest.mark.parametrize(("k", "n_parameters"), [(2, 51), (3, 56), (9, 86), (10, 91), (11, 91), (1000, 91)])
+@pytest.mark.parametrize(
+    ("k", "n_parameters"), [(2, 51), (3, 56), (9, 86), (10, 91), (11, 91), (1000, 91)]
+)
 def test_there_are_91_parameters_from_ten_classes_on(k: int, n_parameters: int) -> None:
     # 5 (min(K, 10) + 1) + 5 (5 + 1) + (5 + 1)
     pts = ParameterizedTemperatureScaling()
@@ -43,12 +47,18 @@ def test_the_published_settings_are_the_default() -> None:
     }
 
 
-@pytest.mark.parametrize(("t", "temperature"), [(2.0, 2.0), (-2.0, 2.0), (0.0, 1e-12), (1e30, 1e12)])
-def test_the_temperature_is_the_clipped_magnitude_of_the_output(t: float, temperature: float) -> None:
+@pytest.mark.parametrize(
+    ("t", "temperature"), [(2.0, 2.0), (-2.0, 2.0), (0.0, 1e-12), (1e30, 1e12)]
+)
+def test_the_temperature_is_the_clipped_magnitude_of_the_output(
+    t: float, temperature: float
+) -> None:
     outputs, _ = simulate(5, 4)
     pts = with_constant_output(t, 4)
     torch.testing.assert_close(pts.temperature(outputs), torch.full((5,), temperature))
-    torch.testing.assert_close(pts(outputs).probs, (outputs.logits.double() / temperature).softmax(-1).float())
+    torch.testing.assert_close(
+        pts(outputs).probs, (outputs.logits.double() / temperature).softmax(-1).float()
+    )
 
 
 def test_the_network_sees_the_ten_largest_logits_in_order(generator: Generator) -> None:
@@ -80,9 +90,15 @@ def test_the_squared_error_is_that_of_the_one_hot_labels() -> None:
 @pytest.mark.parametrize("k", [2, 3, 20])
 def test_training_reduces_the_squared_error(k: int) -> None:
     outputs, labels = simulate(1000, k)
-    before, after = (quick(n).fit(outputs, labels, generator=Generator().manual_seed(1)) for n in (0, 300))
-    assert squared_error(after(outputs).probs, labels) < squared_error(before(outputs).probs, labels)
-    assert squared_error(after(outputs).probs, labels) < squared_error(outputs.logits.softmax(-1), labels)
+    before, after = (
+        quick(n).fit(outputs, labels, generator=Generator().manual_seed(1)) for n in (0, 300)
+    )
+    assert squared_error(after(outputs).probs, labels) < squared_error(
+        before(outputs).probs, labels
+    )
+    assert squared_error(after(outputs).probs, labels) < squared_error(
+        outputs.logits.softmax(-1), labels
+    )
 
 
 def test_a_draw_without_gradient_is_drawn_again() -> None:
@@ -114,7 +130,9 @@ def test_the_same_generator_gives_the_same_bits_and_a_second_fit_forgets_the_fir
     for pts in (twice, once):
         pts.fit(outputs, labels, generator=Generator().manual_seed(3))
     assert twice.state_dict().keys() == once.state_dict().keys()
-    assert all(torch.equal(twice.state_dict()[name], value) for name, value in once.state_dict().items())
+    assert all(
+        torch.equal(twice.state_dict()[name], value) for name, value in once.state_dict().items()
+    )
     assert torch.equal(twice(outputs).probs, once(outputs).probs)
     other = quick().fit(outputs, labels, generator=Generator().manual_seed(4))
     assert not torch.equal(other(outputs).probs, once(outputs).probs)
@@ -138,7 +156,9 @@ def test_without_a_generator_torchs_global_seed_counts() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_labels_are_the_networks_own_and_probabilities_sum_to_one(dtype: torch.dtype, generator: Generator) -> None:
+def test_labels_are_the_networks_own_and_probabilities_sum_to_one(
+    dtype: torch.dtype, generator: Generator
+) -> None:
     outputs, labels = simulate(200, 4)
     outputs = Outputs(outputs.logits.round().to(dtype))  # with ties
     prediction = quick().fit(outputs, labels, generator=generator)(outputs)
@@ -171,7 +191,9 @@ def test_first_weights_fill_glorots_interval(generator: Generator) -> None:
     assert not bias.any()
 
 
-def test_progress_is_shown_only_when_asked(generator: Generator, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_shown_only_when_asked(
+    generator: Generator, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("rich")
     quick().fit(*simulate(50, 3), generator=generator)
     assert capsys.readouterr() == ("", "")

@@ -9,10 +9,16 @@ from hypothesis.strategies import floats, integers, sampled_from
 from torch import Generator, Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
-from simplexcal import Concrete, FeatureMixup, Outputs, SimplexTemperatureScaling, TemperatureScaling
+from simplexcal import (
+    Concrete,
+    FeatureMixup,
+    Outputs,
+    SimplexTemperatureScaling,
+    TemperatureScaling,
+)
 from simplexcal.calibrators import _branch_network, _likelihood_head
 from simplexcal.calibrators._branch_network import Branch, Pool, negative_log_density
-from simplexcal.calibrators._likelihood_head import Head, half_an_error, led, statistics
+from simplexcal.calibrators._likelihood_head import Head, jeffreys_weight, led, statistics
 from simplexcal.calibrators._line_search import golden_section
 from simplexcal.calibrators.base import Task
 from simplexcal.calibrators.temperature import fit_log_temperature
@@ -21,7 +27,9 @@ from simplexcal.metrics import ece
 SMALL: dict[str, Any] = {"widths": (8,), "n_steps": 30, "pool_size": 300, "batch_size": 50}
 
 
-def synthetic(n: int, k: int, seed: int = 0, sharpness: float = 2.0) -> tuple[nn.Linear, Outputs, Tensor]:
+def synthetic(
+    n: int, k: int, seed: int = 0, sharpness: float = 2.0
+) -> tuple[nn.Linear, Outputs, Tensor]:
     """Features, a head, and labels drawn from a softmax that the head's logits overstate by ``sharpness``."""
     g = torch.Generator().manual_seed(seed)
     head = nn.Linear(2 * k, k)
@@ -63,7 +71,9 @@ def test_the_loss_is_the_papers_formula() -> None:
         + k * (alpha * pi**-lam).sum(-1).log()
     ).mean(-1)
     ours = negative_log_density(branch, Pool(logits, features, pi.log()))
-    torch.testing.assert_close(ours, printed - torch.tensor(3.0).lgamma())  # the paper drops ln Γ(K)
+    torch.testing.assert_close(
+        ours, printed - torch.tensor(3.0).lgamma()
+    )  # the paper drops ln Γ(K)
 
 
 def test_heads_trained_together_do_not_see_each_other() -> None:
@@ -99,7 +109,7 @@ def test_training_stays_finite(beta: float, k: int, monkeypatch: pytest.MonkeyPa
         return negative_log_density(branch, batch)
 
     monkeypatch.setattr("simplexcal.calibrators.simplex.negative_log_density", recorded)
-    sts = SimplexTemperatureScaling(betas=(beta,), head=False, **SMALL)
+    sts = SimplexTemperatureScaling(betas=(beta,), likelihood_head=False, **SMALL)
     sts.fit(outputs, labels, mixup=FeatureMixup(head, outputs, labels, per_class=2))
     assert len(losses) == 30
     assert torch.stack(losses).isfinite().all()
@@ -110,7 +120,7 @@ def test_training_lowers_the_loss() -> None:
     head, outputs, labels = synthetic(400, 5)
     mixup = FeatureMixup(head, outputs, labels)
     batch = _branch_network._draw(mixup, [1.0], 2000, torch.Generator().manual_seed(9))
-    sts = SimplexTemperatureScaling(betas=(1.0,), head=False, n_steps=300)
+    sts = SimplexTemperatureScaling(betas=(1.0,), likelihood_head=False, n_steps=300)
     sts.fit(outputs, labels, mixup=mixup, generator=torch.Generator().manual_seed(1))
     untrained = Branch(1, 10, sts.widths)
     untrained.initialise(torch.Generator().manual_seed(1))
@@ -119,7 +129,8 @@ def test_training_lowers_the_loss() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "annealed"), [(SimplexTemperatureScaling(), True), (SimplexTemperatureScaling.paper(), False)]
+    ("method", "annealed"),
+    [(SimplexTemperatureScaling(), True), (SimplexTemperatureScaling.paper(), False)],
 )
 def test_the_rate_of_the_default_goes_to_0_and_the_papers_is_fixed(
     method: SimplexTemperatureScaling, annealed: bool, monkeypatch: pytest.MonkeyPatch
@@ -133,27 +144,37 @@ def test_the_rate_of_the_default_goes_to_0_and_the_papers_is_fixed(
 
     monkeypatch.setattr(torch.optim.Adam, "step", recorded)
     head, outputs, labels = synthetic(100, 3)
-    small = {**method.settings, **SMALL, "betas": (1.0,), "head": False}
-    SimplexTemperatureScaling(**small).fit(outputs, labels, mixup=FeatureMixup(head, outputs, labels))
+    small = {**method.settings, **SMALL, "betas": (1.0,), "likelihood_head": False}
+    SimplexTemperatureScaling(**small).fit(
+        outputs, labels, mixup=FeatureMixup(head, outputs, labels)
+    )
     cosine = [0.0005 * (1 + math.cos(math.pi * i / 30)) for i in range(30)]
     assert rates == pytest.approx(cosine if annealed else [0.001] * 30)
 
 
 def test_beta_is_the_one_with_the_smallest_ece() -> None:
     _, outputs, labels = synthetic(500, 4)
-    heads = Branch(3, 8, ())  # one layer with zero weights: λ is softplus of the bias, whatever the input
+    heads = Branch(
+        3, 8, ()
+    )  # one layer with zero weights: λ is softplus of the bias, whatever the input
     heads.biases[0].data[:, 0, 0] = torch.tensor([-3.0, 2.0, 20.0])
-    temperatures = torch.nn.functional.softplus(heads.biases[0].detach().flatten()) + _branch_network.SMALLEST
+    temperatures = (
+        torch.nn.functional.softplus(heads.biases[0].detach().flatten()) + _branch_network.SMALLEST
+    )
     correct = outputs.label == labels
-    errors = [float(ece(Concrete(outputs.logits, float(t)).mean.amax(-1), correct)) for t in temperatures]
-    chosen = SimplexTemperatureScaling(head=False)._smallest_ece(heads, Task(outputs, labels, None, None, False))
+    errors = [
+        float(ece(Concrete(outputs.logits, float(t)).mean.amax(-1), correct)) for t in temperatures
+    ]
+    chosen = SimplexTemperatureScaling(likelihood_head=False)._smallest_ece(
+        heads, Task(outputs, labels, None, None, False)
+    )
     assert chosen == errors.index(min(errors)) == 1
 
 
 def test_each_beta_has_its_own_calibrator_and_the_chosen_one_is_the_calibrator_itself() -> None:
     head, outputs, labels = synthetic(300, 4)
     mixup, betas = FeatureMixup(head, outputs, labels), (0.3, 1.0, 3.0)
-    sts = SimplexTemperatureScaling(betas, head=False, **SMALL)
+    sts = SimplexTemperatureScaling(betas, likelihood_head=False, **SMALL)
     sts.fit(outputs, labels, mixup=mixup, generator=torch.Generator().manual_seed(1))
     found = sts.each_beta()
     assert tuple(found) == betas
@@ -162,7 +183,10 @@ def test_each_beta_has_its_own_calibrator_and_the_chosen_one_is_the_calibrator_i
     best = min(errors, key=lambda beta: errors[beta])
     assert float(sts.beta) == pytest.approx(best)
     assert torch.equal(found[best](outputs).probs, sts(outputs).probs)
-    assert all(one.betas == (beta,) and float(one.beta) == pytest.approx(beta) for beta, one in found.items())
+    assert all(
+        one.betas == (beta,) and float(one.beta) == pytest.approx(beta)
+        for beta, one in found.items()
+    )
     assert len({float(one(outputs).probs.sum(0)[0]) for one in found.values()}) == 3
     assert torch.equal(found[0.3].each_beta()[0.3](outputs).probs, found[0.3](outputs).probs)
 
@@ -170,7 +194,10 @@ def test_each_beta_has_its_own_calibrator_and_the_chosen_one_is_the_calibrator_i
 @pytest.mark.usefixtures("quick")
 def test_each_beta_needs_a_fit_with_mixes() -> None:
     _, outputs, labels = synthetic(50, 3)
-    for calibrator in (SimplexTemperatureScaling(), SimplexTemperatureScaling().fit(outputs, labels)):
+    for calibrator in (
+        SimplexTemperatureScaling(),
+        SimplexTemperatureScaling().fit(outputs, labels),
+    ):
         with pytest.raises(ValueError, match=r"^There is no head for each β: .* Fit again.$"):
             calibrator.each_beta()
 
@@ -186,13 +213,17 @@ def test_statistics_by_hand() -> None:
     torch.testing.assert_close(statistics(z)[0], expected)
 
 
-def test_the_default_has_a_better_likelihood_than_temperature_scaling_where_one_temperature_is_not_enough() -> None:
+def test_the_default_has_a_better_likelihood_than_temperature_scaling_where_one_temperature_is_not_enough() -> (
+    None
+):
     # half of the inputs are far over-confident, half are right: no single T mends both
     _, outputs, labels = synthetic(4000, 6, sharpness=1.0)
     wild = outputs.logits.amax(-1) > outputs.logits.amax(-1).median()
     outputs = Outputs(torch.where(wild[:, None], 4 * outputs.logits, outputs.logits))
     train, test = slice(0, 2000), slice(2000, None)
-    sts = SimplexTemperatureScaling().fit(outputs[train], labels[train], generator=torch.Generator().manual_seed(0))
+    sts = SimplexTemperatureScaling().fit(
+        outputs[train], labels[train], generator=torch.Generator().manual_seed(0)
+    )
     ts = TemperatureScaling().fit(outputs[train], labels[train])
     gain = nll(ts(outputs[test]).probs, labels[test]) - nll(sts(outputs[test]).probs, labels[test])
     assert gain > 0.05
@@ -211,7 +242,9 @@ def test_the_scale_of_the_logits_does_not_matter(factor: float) -> None:
 
 def test_an_underconfident_network_is_sharpened() -> None:
     _, outputs, labels = synthetic(2000, 5, sharpness=0.3)
-    sts = SimplexTemperatureScaling().fit(outputs, labels, generator=torch.Generator().manual_seed(0))
+    sts = SimplexTemperatureScaling().fit(
+        outputs, labels, generator=torch.Generator().manual_seed(0)
+    )
     assert sts(outputs).confidence.mean() > outputs.logits.softmax(-1).amax(-1).mean() + 0.1
     assert nll(sts(outputs).probs, labels) < nll(outputs.logits.softmax(-1), labels)
 
@@ -228,9 +261,18 @@ def test_the_lead_by_hand() -> None:
     )
 
 
-@given(seed=integers(0, 2**31), k=integers(2, 12), scale=sampled_from([1e-6, 1.0, 1e4]), eta=floats(-7, 7))
-def test_no_lead_changes_the_prediction_or_the_other_classes(seed: int, k: int, scale: float, eta: float) -> None:
-    z = 5 + scale * torch.randn(20, k, generator=torch.Generator().manual_seed(seed))  # small leads beside large logits
+@given(
+    seed=integers(0, 2**31),
+    k=integers(2, 12),
+    scale=sampled_from([1e-6, 1.0, 1e4]),
+    eta=floats(-7, 7),
+)
+def test_no_lead_changes_the_prediction_or_the_other_classes(
+    seed: int, k: int, scale: float, eta: float
+) -> None:
+    z = 5 + scale * torch.randn(
+        20, k, generator=torch.Generator().manual_seed(seed)
+    )  # small leads beside large logits
     moved, label = led(z, torch.full((20,), eta)), z.argmax(-1, keepdim=True)
     assert torch.equal(moved.gather(1, label), moved.amax(-1, keepdim=True))
     assert torch.equal(moved.scatter(1, label, 0.0), z.scatter(1, label, 0.0))
@@ -243,10 +285,13 @@ def test_a_confidence_that_is_wrong_by_itself_is_put_right() -> None:
     labels = torch.multinomial(truth.softmax(-1), 1, generator=g).squeeze(1)
     outputs = Outputs(led(truth, torch.full((8000,), 0.7)))
     fit, test = slice(0, 4000), slice(4000, None)
-    sts = SimplexTemperatureScaling().fit(outputs[fit], labels[fit], generator=torch.Generator().manual_seed(0))
+    sts = SimplexTemperatureScaling().fit(
+        outputs[fit], labels[fit], generator=torch.Generator().manual_seed(0)
+    )
     ts = TemperatureScaling().fit(outputs[fit], labels[fit])
     best, ours, theirs = (
-        nll(p, labels[test]) for p in (truth[test].softmax(-1), sts(outputs[test]).probs, ts(outputs[test]).probs)
+        nll(p, labels[test])
+        for p in (truth[test].softmax(-1), sts(outputs[test]).probs, ts(outputs[test]).probs)
     )
     assert theirs - best > 0.02
     assert ours - best < 0.2 * (theirs - best)
@@ -263,22 +308,33 @@ def test_the_lead_is_the_most_likely_one_on_unseen_folds(monkeypatch: pytest.Mon
     def on_a_grid(function: Callable[[float], float], low: float, high: float, steps: int) -> float:
         width = (high - low) / 80
         values = [function(low + i * width) for i in range(81)]
-        curvature = max(a - 2 * b + c for a, b, c in zip(values, values[1:], values[2:], strict=False)) / width**2
+        curvature = (
+            max(a - 2 * b + c for a, b, c in zip(values, values[1:], values[2:], strict=False))
+            / width**2
+        )
         found = golden_section(function, low, high, steps)
-        assert function(found) <= min(values) + curvature / 2 * 0.005**2  # it may be 0.005 off, and no more
+        assert (
+            function(found) <= min(values) + curvature / 2 * 0.005**2
+        )  # it may be 0.005 off, and no more
         leads.append(found)
         return found
 
     monkeypatch.setattr(_likelihood_head, "golden_section", on_a_grid)
-    sts = SimplexTemperatureScaling().fit(Outputs(outputs.logits), labels, generator=torch.Generator().manual_seed(0))
-    assert sts.likelihood_head is not None
-    assert leads == [pytest.approx(float(sts.likelihood_head.lead))]
+    sts = SimplexTemperatureScaling().fit(
+        Outputs(outputs.logits), labels, generator=torch.Generator().manual_seed(0)
+    )
+    assert sts.head_network is not None
+    assert leads == [pytest.approx(float(sts.head_network.lead))]
     assert -2 < leads[0] < 2
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("seed", [41, 61])  # of 200, those where it did while the scores' mean was float32
-def test_rounding_as_on_another_device_does_not_move_the_lead(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "seed", [41, 61]
+)  # of 200, those where it did while the scores' mean was float32
+def test_rounding_as_on_another_device_does_not_move_the_lead(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def rounded(*arguments: Any) -> Tensor:
         scores = exact(*arguments)
         return scores * (1 + 6e-8 * torch.randn(scores.shape, generator=noise))
@@ -291,8 +347,8 @@ def test_rounding_as_on_another_device_does_not_move_the_lead(seed: int, monkeyp
         sts = SimplexTemperatureScaling().fit(
             Outputs(outputs.logits), labels, generator=torch.Generator().manual_seed(0)
         )
-        assert sts.likelihood_head is not None
-        leads.append(float(sts.likelihood_head.lead))
+        assert sts.head_network is not None
+        leads.append(float(sts.head_network.lead))
     assert len(set(leads)) == 1
 
 
@@ -326,11 +382,15 @@ def test_separable_data_warn_and_stay_finite() -> None:
     assert sts.log_temperature > -3  # without a prior -16, the bound
 
 
-@pytest.mark.parametrize(("n", "k", "expected"), [(10, 2, 0.1), (100, 3, 0.0075), (5000, 10, 1 / 9000)])
+@pytest.mark.parametrize(
+    ("n", "k", "expected"), [(10, 2, 0.1), (100, 3, 0.0075), (5000, 10, 1 / 9000)]
+)
 def test_half_an_error_by_hand(n: int, k: int, expected: float) -> None:
-    assert half_an_error(n, k) == pytest.approx(expected, rel=1e-12)
-    wrong = torch.arange(k).repeat(n) != torch.zeros(n * k)  # each input in every class, against any one prediction
-    assert half_an_error(n, k) / k * wrong.sum().item() == pytest.approx(0.5, rel=1e-12)
+    assert jeffreys_weight(n, k) == pytest.approx(expected, rel=1e-12)
+    wrong = torch.arange(k).repeat(n) != torch.zeros(
+        n * k
+    )  # each input in every class, against any one prediction
+    assert jeffreys_weight(n, k) / k * wrong.sum().item() == pytest.approx(0.5, rel=1e-12)
 
 
 @pytest.mark.usefixtures("quick")
@@ -342,15 +402,17 @@ def test_the_temperature_is_fitted_with_half_an_error_more() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:All 60 inputs")
-@pytest.mark.parametrize(("doubt", "trust"), [(half_an_error, 0.0), (lambda n, k: 0.0, 1.0)])
-def test_a_head_that_only_sharpens_is_not_trusted(doubt: Any, trust: float, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("doubt", "trust"), [(jeffreys_weight, 0.0), (lambda n, k: 0.0, 1.0)])
+def test_a_head_that_only_sharpens_is_not_trusted(
+    doubt: Any, trust: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # 60 inputs alike and all right: T with the prior is the best there is, but the likelihood alone would undo it
-    monkeypatch.setattr(_likelihood_head, "half_an_error", doubt)
+    monkeypatch.setattr(_likelihood_head, "jeffreys_weight", doubt)
     labels = torch.arange(60) % 3
     sts = SimplexTemperatureScaling()
     sts.fit(Outputs(2.0 * one_hot(labels)), labels, generator=torch.Generator().manual_seed(0))
-    assert sts.likelihood_head is not None
-    assert sts.likelihood_head.trust == trust
+    assert sts.head_network is not None
+    assert sts.head_network.trust == trust
 
 
 # --- the calibrator ---------------------------------------------------------------------------------------------------
@@ -359,7 +421,9 @@ def test_a_head_that_only_sharpens_is_not_trusted(doubt: Any, trust: float, monk
 @pytest.mark.usefixtures("quick")
 def test_uncertainties_are_those_of_the_branch() -> None:
     head, outputs, labels = synthetic(300, 4)
-    sts = SimplexTemperatureScaling(**SMALL).fit(outputs, labels, mixup=FeatureMixup(head, outputs, labels))
+    sts = SimplexTemperatureScaling(**SMALL).fit(
+        outputs, labels, mixup=FeatureMixup(head, outputs, labels)
+    )
     prediction = sts(outputs)
     assert sts.branch is not None
     assert outputs.features is not None
@@ -372,7 +436,7 @@ def test_uncertainties_are_those_of_the_branch() -> None:
 
 def test_the_papers_probabilities_are_the_mean_of_the_branchs_distribution() -> None:
     head, outputs, labels = synthetic(300, 4)
-    sts = SimplexTemperatureScaling(head=False, **SMALL)
+    sts = SimplexTemperatureScaling(likelihood_head=False, **SMALL)
     sts.fit(outputs, labels, mixup=FeatureMixup(head, outputs, labels))
     assert sts.branch is not None
     assert outputs.features is not None
@@ -383,8 +447,12 @@ def test_the_papers_probabilities_are_the_mean_of_the_branchs_distribution() -> 
 @pytest.mark.usefixtures("quick")
 def test_the_prediction_is_the_networks_with_ties_and_saturated_logits() -> None:
     head, outputs, labels = synthetic(300, 4)
-    sts = SimplexTemperatureScaling(**SMALL).fit(outputs, labels, mixup=FeatureMixup(head, outputs, labels))
-    logits = torch.tensor([[3.0, 3.0, 3.0, 3.0], [1e4, 1e4, 0.0, -1e4], [0.0, 800.0, 799.99994, 1.0]])
+    sts = SimplexTemperatureScaling(**SMALL).fit(
+        outputs, labels, mixup=FeatureMixup(head, outputs, labels)
+    )
+    logits = torch.tensor(
+        [[3.0, 3.0, 3.0, 3.0], [1e4, 1e4, 0.0, -1e4], [0.0, 800.0, 799.99994, 1.0]]
+    )
     prediction = sts(Outputs(logits, torch.zeros(3, 8)))
     assert torch.equal(prediction.label, logits.argmax(-1))
     assert (prediction.confidence >= prediction.probs.amax(-1)).all()
@@ -399,7 +467,9 @@ def test_the_same_generator_gives_the_same_fit_and_a_second_fit_forgets_the_firs
     for sts in fits:
         sts.fit(outputs, labels, mixup=mixup, generator=torch.Generator().manual_seed(7))
     assert torch.equal(fits[0](outputs).probs, fits[1](outputs).probs)
-    assert all(torch.equal(a, b) for a, b in zip(*(sts.state_dict().values() for sts in fits), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(*(sts.state_dict().values() for sts in fits), strict=True)
+    )
 
 
 @pytest.mark.usefixtures("quick")
@@ -416,9 +486,10 @@ def test_gradients_of_a_prediction_reach_the_logits() -> None:
 def test_the_paper_needs_mixes_and_features() -> None:
     head, outputs, labels = synthetic(100, 3)
     with pytest.raises(
-        ValueError, match=r"`mixup` must be given: this SimplexTemperatureScaling learns from mixed samples alone"
+        ValueError,
+        match=r"`mixup` must be given: this SimplexTemperatureScaling learns from mixed samples alone",
     ):
-        SimplexTemperatureScaling(head=False, **SMALL).fit(outputs, labels)
+        SimplexTemperatureScaling(likelihood_head=False, **SMALL).fit(outputs, labels)
     mixup = FeatureMixup(head, outputs, labels)
     with pytest.raises(ValueError, match=r"`outputs` must have features"):
         SimplexTemperatureScaling(**SMALL).fit(Outputs(outputs.logits), labels, mixup=mixup)
@@ -427,8 +498,12 @@ def test_the_paper_needs_mixes_and_features() -> None:
 @pytest.mark.usefixtures("quick")
 def test_features_must_be_those_of_the_fit() -> None:
     head, outputs, labels = synthetic(100, 3)
-    sts = SimplexTemperatureScaling(**SMALL).fit(outputs, labels, mixup=FeatureMixup(head, outputs, labels))
-    with pytest.raises(ValueError, match=r"`features` must have the 6 columns of the fit; got None"):
+    sts = SimplexTemperatureScaling(**SMALL).fit(
+        outputs, labels, mixup=FeatureMixup(head, outputs, labels)
+    )
+    with pytest.raises(
+        ValueError, match=r"`features` must have the 6 columns of the fit; got None"
+    ):
         sts(Outputs(outputs.logits))
 
 
@@ -448,12 +523,16 @@ def test_classes_that_the_network_rules_out_do_not_matter(
     losses = []
     for value in (-100.0, ruled_out):
         outputs = Outputs(logits.masked_fill(out, value))
-        fitted = SimplexTemperatureScaling().fit(outputs, labels, generator=Generator().manual_seed(0))
+        fitted = SimplexTemperatureScaling().fit(
+            outputs, labels, generator=Generator().manual_seed(0)
+        )
         losses.append(cross_entropy(fitted(outputs).probs.log(), labels))
     torch.testing.assert_close(losses[1], losses[0], rtol=0, atol=2e-3)
 
 
-def test_a_class_at_minus_infinity_has_no_probability(generator: Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_class_at_minus_infinity_has_no_probability(
+    generator: Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(_likelihood_head, "N_STEPS", 50)
     logits = 2 * torch.randn(300, 4, generator=generator)
     labels = (logits / 1.5).softmax(-1).multinomial(1, generator=generator).squeeze(1)

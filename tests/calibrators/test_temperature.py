@@ -18,7 +18,9 @@ DOUBLE = torch.float64
 def simulate(n: int, k: int, temperature: float, generator: Generator) -> tuple[Tensor, Tensor]:
     """Return logits, and labels that follow softmax(z / T)."""
     logits = 4 * torch.randn(n, k, generator=generator, dtype=DOUBLE)
-    labels = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator).squeeze(1)
+    labels = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator).squeeze(
+        1
+    )
     return logits, labels
 
 
@@ -26,7 +28,9 @@ def exact_nll(log_t: float, logits: list[list[float]], labels: list[int]) -> mpm
     """Return Σ -ln softmax(z / T)_y in 30 digits: a float64 loss would hide its minimum in 1e-8 of rounding."""
     scale = mpmath.exp(-mpmath.mpf(log_t))
     pairs = zip(logits, labels, strict=True)
-    return mpmath.fsum(mpmath.log(mpmath.fsum(mpmath.exp((z - row[y]) * scale) for z in row)) for row, y in pairs)
+    return mpmath.fsum(
+        mpmath.log(mpmath.fsum(mpmath.exp((z - row[y]) * scale) for z in row)) for row, y in pairs
+    )
 
 
 @pytest.mark.parametrize(("k", "temperature"), [(2, 1.5), (3, 0.4), (5, 3.0)])
@@ -36,14 +40,18 @@ def test_the_minimum_equals_scipys(k: int, temperature: float, generator: Genera
     with mpmath.workdps(30):
         near = minimize_scalar(lambda x: float(exact_nll(x, rows, classes))).x
         origin = exact_nll(near, rows, classes)  # differences from here keep their digits as floats
-        peer = minimize_scalar(lambda x: float(exact_nll(x, rows, classes) - origin), options={"xtol": 1e-11})
+        peer = minimize_scalar(
+            lambda x: float(exact_nll(x, rows, classes) - origin), options={"xtol": 1e-11}
+        )
     assert fit_log_temperature(logits, labels) == pytest.approx(peer.x, rel=0, abs=1e-8)
 
 
 def test_one_wrong_in_four_by_hand() -> None:
     # z = (1, 0), right three times in four: σ(1/T) = 3/4, so 1/T = ln 3
     logits, labels = torch.tensor([[1.0, 0.0]]).repeat(4, 1), torch.tensor([0, 0, 0, 1])
-    assert fit_log_temperature(logits, labels) == pytest.approx(-math.log(math.log(3)), rel=0, abs=1e-14)
+    assert fit_log_temperature(logits, labels) == pytest.approx(
+        -math.log(math.log(3)), rel=0, abs=1e-14
+    )
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5, 10.0])
@@ -52,7 +60,9 @@ def test_a_known_temperature_is_recovered(temperature: float, generator: Generat
     log_t = fit_log_temperature(logits, labels)
     scaled = logits / math.exp(log_t)
     probs = scaled.softmax(-1)
-    information = (probs * scaled.square()).sum(-1) - (probs * scaled).sum(-1).square()  # of ln T, for each input
+    information = (probs * scaled.square()).sum(-1) - (probs * scaled).sum(
+        -1
+    ).square()  # of ln T, for each input
     assert abs(log_t - math.log(temperature)) <= 5 / math.sqrt(information.sum().item())
 
 
@@ -94,11 +104,16 @@ def test_half_an_error_in_five_by_hand() -> None:
 @pytest.mark.parametrize(("k", "times"), [(2, 1), (3, 40), (5, 7)])
 def test_doubt_is_samples_of_every_class(k: int, times: int, generator: Generator) -> None:
     logits, labels = simulate(40, k, 1.5, generator)
-    doubted = logits.repeat_interleave(k, 0), torch.arange(k).repeat(40)  # each input once in each class
+    doubted = (
+        logits.repeat_interleave(k, 0),
+        torch.arange(k).repeat(40),
+    )  # each input once in each class
     all_logits = torch.cat([logits.repeat(times, 1), doubted[0]])
     all_labels = torch.cat([labels.repeat(times), doubted[1]])
     expected = fit_log_temperature(all_logits, all_labels)
-    assert fit_log_temperature(logits, labels, doubt=k / times) == pytest.approx(expected, rel=0, abs=1e-12)
+    assert fit_log_temperature(logits, labels, doubt=k / times) == pytest.approx(
+        expected, rel=0, abs=1e-12
+    )
 
 
 @given(seed=integers(0, 2**31), k=integers(2, 20), doubt=floats(-4, 0).map(lambda x: 10**x))
@@ -122,24 +137,37 @@ def test_a_little_doubt_moves_the_temperature_in_proportion(seed: int, k: int) -
 
 def test_all_correct_with_doubt_warns_and_has_the_temperature_of_the_prior() -> None:
     # n right and, of the prior, half a sample of each class: σ(1/T) = (n + ½) / (n + 1), so 1/T = ln(2n + 1)
-    logits, labels = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).repeat(25, 1), torch.tensor([0, 1]).repeat(25)
-    with pytest.warns(UserWarning, match=r"All 50 inputs are classified correctly.* set by the prior\."):
+    logits, labels = (
+        torch.tensor([[1.0, 0.0], [0.0, 1.0]]).repeat(25, 1),
+        torch.tensor([0, 1]).repeat(25),
+    )
+    with pytest.warns(
+        UserWarning, match=r"All 50 inputs are classified correctly.* set by the prior\."
+    ):
         log_t = fit_log_temperature(logits, labels, doubt=1 / 50)
     assert log_t == pytest.approx(-math.log(math.log(101)), rel=0, abs=1e-12)
 
 
-def test_labels_without_information_warn_and_give_uniform_probabilities(generator: Generator) -> None:
+def test_labels_without_information_warn_and_give_uniform_probabilities(
+    generator: Generator,
+) -> None:
     logits = torch.randn(20, 3, generator=generator)
-    every_label = torch.arange(3).repeat_interleave(20)  # each input has been seen once in each class
+    every_label = torch.arange(3).repeat_interleave(
+        20
+    )  # each input has been seen once in each class
     with pytest.warns(UserWarning, match="The logits say nothing about the labels"):
         ts = TemperatureScaling().fit(Outputs(logits.repeat(3, 1)), every_label)
-    torch.testing.assert_close(ts(Outputs(logits)).probs, torch.full((20, 3), 1 / 3), rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        ts(Outputs(logits)).probs, torch.full((20, 3), 1 / 3), rtol=0, atol=1e-6
+    )
 
 
 def test_logits_that_are_too_small_for_the_bounds_are_called_so(generator: Generator) -> None:
     logits = torch.randn(200, 3, generator=generator)
     labels = (3 * logits).softmax(-1).multinomial(1, generator=generator).squeeze(1)
-    with pytest.warns(UserWarning, match=r"^The logits are so small that T was set to its lower bound, e\^-16."):
+    with pytest.warns(
+        UserWarning, match=r"^The logits are so small that T was set to its lower bound, e\^-16."
+    ):
         TemperatureScaling().fit(Outputs(1e-8 * logits), labels)
 
 
@@ -154,7 +182,9 @@ def test_the_label_is_the_networks_own_also_in_ties(generator: Generator) -> Non
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
-def test_probabilities_sum_to_one_in_the_dtype_of_the_logits(dtype: torch.dtype, generator: Generator) -> None:
+def test_probabilities_sum_to_one_in_the_dtype_of_the_logits(
+    dtype: torch.dtype, generator: Generator
+) -> None:
     logits, labels = simulate(100, 7, 2.0, generator)
     outputs = Outputs(logits.to(dtype))
     probs = TemperatureScaling().fit(outputs, labels)(outputs).probs

@@ -58,7 +58,12 @@ def folder(tmp_path: Path, arrays: Arrays, monkeypatch: pytest.MonkeyPatch) -> P
 
 @pytest.fixture
 def fitted(folder: Path, capsys: pytest.CaptureFixture[str]) -> Path:
-    assert main(["calibrate", "val.npz", "--input", "logits", "--method", "ts", "-o", "net.safetensors"]) == 0
+    assert (
+        main(
+            ["calibrate", "val.npz", "--input", "logits", "--method", "ts", "-o", "net.safetensors"]
+        )
+        == 0
+    )
     capsys.readouterr()
     return folder
 
@@ -79,13 +84,32 @@ def error_of(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> str:
 def test_from_outputs_to_judged_predictions(
     method: str, suffix: str, arrays: Arrays, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["calibrate", "val.npz", "--input", "logits", "--method", method, "-o", "net.safetensors"]) == 0
-    assert main(["predict", "net.safetensors", "val.npz", "--input", "logits", "-o", f"out{suffix}"]) == 0
+    assert (
+        main(
+            [
+                "calibrate",
+                "val.npz",
+                "--input",
+                "logits",
+                "--method",
+                method,
+                "-o",
+                "net.safetensors",
+            ]
+        )
+        == 0
+    )
+    assert (
+        main(["predict", "net.safetensors", "val.npz", "--input", "logits", "-o", f"out{suffix}"])
+        == 0
+    )
     capsys.readouterr()
     assert main(["evaluate", f"out{suffix}", "--input", "predictions", "--json"]) == 0
     out, err = capsys.readouterr()
     judged = json.loads(out)["methods"]["out"]
-    assert judged["accuracy"] == pytest.approx((arrays["logits"].argmax(1) == arrays["labels"]).mean())
+    assert judged["accuracy"] == pytest.approx(
+        (arrays["logits"].argmax(1) == arrays["labels"]).mean()
+    )
     assert err == ""
     prediction, labels = read_predictions(f"out{suffix}")
     assert labels is not None
@@ -107,7 +131,9 @@ def test_calibration_mends_what_the_table_shows(capsys: pytest.CaptureFixture[st
     assert "ts" in table
 
 
-def test_two_calibrators_of_one_method_keep_both_names(fitted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_calibrators_of_one_method_keep_both_names(
+    fitted: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (fitted / "other.safetensors").write_bytes((fitted / "net.safetensors").read_bytes())
     calibrators = ["--calibrator", "net.safetensors", "--calibrator", "other.safetensors"]
     assert main(["evaluate", "val.npz", "--input", "logits", *calibrators, "--json"]) == 0
@@ -116,7 +142,21 @@ def test_two_calibrators_of_one_method_keep_both_names(fitted: Path, capsys: pyt
 
 def test_the_same_seed_gives_the_same_file(folder: Path) -> None:
     for name in ("a", "b"):
-        assert main(["calibrate", "val.npz", "--input", "logits", "--seed", "3", "-o", f"{name}.safetensors"]) == 0
+        assert (
+            main(
+                [
+                    "calibrate",
+                    "val.npz",
+                    "--input",
+                    "logits",
+                    "--seed",
+                    "3",
+                    "-o",
+                    f"{name}.safetensors",
+                ]
+            )
+            == 0
+        )
     assert (folder / "a.safetensors").read_bytes() == (folder / "b.safetensors").read_bytes()
 
 
@@ -124,23 +164,39 @@ def test_saved_outputs_with_their_last_layer_give_the_branch(folder: Path, array
     without = {name: x for name, x in arrays.items() if not name.startswith("head")}
     np.savez(folder / "headless.npz", **without)  # type: ignore[arg-type]
     for name in ("val", "headless"):
-        assert main(["calibrate", f"{name}.npz", "--input", "logits", "-o", f"{name}.safetensors"]) == 0
+        assert (
+            main(["calibrate", f"{name}.npz", "--input", "logits", "-o", f"{name}.safetensors"])
+            == 0
+        )
     fitted = [load_calibrator(f"{name}.safetensors")[0] for name in ("val", "headless")]
     assert [float(calibrator.state_dict()["beta"]) for calibrator in fitted] == [1.0, 0.0]
 
 
-def test_a_class_without_samples_is_a_warning(folder: Path, arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_class_without_samples_is_a_warning(
+    folder: Path, arrays: Arrays, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = arrays["labels"] != 2
     per_row = ("logits", "features", "labels")
     few = {name: x[rows] if name in per_row else x for name, x in arrays.items()}
     np.savez(folder / "few.npz", **few)  # type: ignore[arg-type]
     assert main(["calibrate", "few.npz", "--input", "logits", "-o", "few.safetensors"]) == 0
     assert "missing: 2. Add such samples" in capsys.readouterr().err
-    assert main(["predict", "few.safetensors", "val.npz", "--input", "logits", "-o", "out.npz"]) == 0
+    assert (
+        main(["predict", "few.safetensors", "val.npz", "--input", "logits", "-o", "out.npz"]) == 0
+    )
 
 
 def test_a_report_is_written(fitted: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--input", "logits", "--calibrator", "net.safetensors", "-o", "report.html", "--title", "A <b> title"]
+    arguments = [
+        "--input",
+        "logits",
+        "--calibrator",
+        "net.safetensors",
+        "-o",
+        "report.html",
+        "--title",
+        "A <b> title",
+    ]
     assert main(["report", "val.npz", *arguments]) == 0
     assert capsys.readouterr().out.startswith("report.html: 300 inputs, none, ts.")
     page = (fitted / "report.html").read_text()
@@ -150,18 +206,40 @@ def test_a_report_is_written(fitted: Path, capsys: pytest.CaptureFixture[str]) -
 def test_a_network_on_raw_inputs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     images, labels = images_and_labels()
     inputs = normalise(images[:300]).numpy()
-    np.savez(folder / "inputs.npz", inputs=inputs, labels=labels[:300].numpy(), images=images[:300].numpy())
+    np.savez(
+        folder / "inputs.npz",
+        inputs=inputs,
+        labels=labels[:300].numpy(),
+        images=images[:300].numpy(),
+    )
     network = ["--model", "simplexcal.demo.lenet5:LeNet5", "--weights", str(WEIGHTS)]
     assert main(["calibrate", "inputs.npz", *network, "-o", "net.safetensors", "--json"]) == 0
     assert main(["predict", "net.safetensors", "inputs.npz", *network, "-o", "out.npz"]) == 0
     net = LeNet5()
     net.load_state_dict(load_file(WEIGHTS))
-    assert torch.equal(read_predictions("out.npz")[0].label, net(torch.from_numpy(inputs)).argmax(-1))
-    assert main(["report", "inputs.npz", *network, "--calibrator", "net.safetensors", "-o", "report.html"]) == 0
+    assert torch.equal(
+        read_predictions("out.npz")[0].label, net(torch.from_numpy(inputs)).argmax(-1)
+    )
+    assert (
+        main(
+            [
+                "report",
+                "inputs.npz",
+                *network,
+                "--calibrator",
+                "net.safetensors",
+                "-o",
+                "report.html",
+            ]
+        )
+        == 0
+    )
     capsys.readouterr()
     save_file(LeNet5().state_dict(), folder / "other.safetensors")
     other = ["--model", "simplexcal.demo.lenet5:LeNet5", "--weights", "other.safetensors"]
-    message = error_of(capsys, ["predict", "net.safetensors", "inputs.npz", *other, "-o", "out.npz"])
+    message = error_of(
+        capsys, ["predict", "net.safetensors", "inputs.npz", *other, "-o", "out.npz"]
+    )
     assert "calibrated for another network" in message
 
 
@@ -170,7 +248,10 @@ def without(arrays: Arrays, name: str) -> Arrays:
 
 
 WRONG: dict[str, tuple[Callable[[Arrays], Arrays], str]] = {
-    "probs where logits are meant": (lambda a: {"probs": a["logits"], "labels": a["labels"]}, "holds `probs`"),
+    "probs where logits are meant": (
+        lambda a: {"probs": a["logits"], "labels": a["labels"]},
+        "holds `probs`",
+    ),
     "no labels": (lambda a: without(a, "labels"), "holds no true classes"),
     "labels from 1": (lambda a: a | {"labels": a["labels"] + 1}, "start at 1: subtract 1"),
     "one class": (lambda a: a | {"labels": 0 * a["labels"]}, "at least two classes"),
@@ -190,7 +271,9 @@ def test_a_wrong_file_is_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     np.savez(folder / "wrong.npz", **change(arrays))  # type: ignore[arg-type]
-    said = error_of(capsys, ["calibrate", "wrong.npz", "--input", "logits", "-o", "net.safetensors"])
+    said = error_of(
+        capsys, ["calibrate", "wrong.npz", "--input", "logits", "-o", "net.safetensors"]
+    )
     assert message.lower() in said.lower()
     assert not (folder / "net.safetensors").exists()
 
@@ -206,17 +289,62 @@ def test_a_wrong_file_is_one_line(
             "'missing.npz': No such file or directory.",
         ),
         (["calibrate", "val.npz", "--input", "logits"], "--output"),
-        (["calibrate", "val.npz", "--input", "logits", "-o", "net.pkl"], "must end in .safetensors"),
-        (["calibrate", "val.npz", "--input", "logits", "-o", "no/such/net.safetensors"], "no folder"),
-        (["calibrate", "val.npz", "--input", "logits", "-o", "n.safetensors", "--method", "magic"], "magic"),
-        (["calibrate", "val.npz", "--input", "logits", "-o", "n.safetensors", "--mixup", "inputs"], "--model"),
-        (["calibrate", "val.npz", "--input", "logits", "-o", "n.safetensors", "--head", "fc"], "--model"),
-        (["calibrate", "val.npz", "--input", "logits", "--model", "a:b", "-o", "n.safetensors"], "one of the two"),
+        (
+            ["calibrate", "val.npz", "--input", "logits", "-o", "net.pkl"],
+            "must end in .safetensors",
+        ),
+        (
+            ["calibrate", "val.npz", "--input", "logits", "-o", "no/such/net.safetensors"],
+            "no folder",
+        ),
+        (
+            [
+                "calibrate",
+                "val.npz",
+                "--input",
+                "logits",
+                "-o",
+                "n.safetensors",
+                "--method",
+                "magic",
+            ],
+            "magic",
+        ),
+        (
+            [
+                "calibrate",
+                "val.npz",
+                "--input",
+                "logits",
+                "-o",
+                "n.safetensors",
+                "--mixup",
+                "inputs",
+            ],
+            "--model",
+        ),
+        (
+            ["calibrate", "val.npz", "--input", "logits", "-o", "n.safetensors", "--head", "fc"],
+            "--model",
+        ),
+        (
+            ["calibrate", "val.npz", "--input", "logits", "--model", "a:b", "-o", "n.safetensors"],
+            "one of the two",
+        ),
         (["calibrate", "val.npz", "--model", "nowhere:b", "-o", "n.safetensors"], "inputs"),
-        (["predict", "val.npz", "val.npz", "--input", "logits", "-o", "out.npz"], "not a whole safetensors file"),
-        (["predict", "net.safetensors", "val.npz", "--input", "logits", "-o", "out.txt"], "must end in"),
+        (
+            ["predict", "val.npz", "val.npz", "--input", "logits", "-o", "out.npz"],
+            "not a whole safetensors file",
+        ),
+        (
+            ["predict", "net.safetensors", "val.npz", "--input", "logits", "-o", "out.txt"],
+            "must end in",
+        ),
         (["evaluate", "val.npz", "--input", "predictions"], "probs"),
-        (["evaluate", "val.npz", "--input", "predictions", "--calibrator", "net.safetensors"], "leave out"),
+        (
+            ["evaluate", "val.npz", "--input", "predictions", "--calibrator", "net.safetensors"],
+            "leave out",
+        ),
         (["report", "val.npz", "--input", "logits", "-o", "report.pdf"], "must end in .html"),
         (
             ["predict", "gone.safetensors", "val.npz", "--input", "logits", "-o", "out.npz"],
@@ -226,12 +354,20 @@ def test_a_wrong_file_is_one_line(
             ["evaluate", "val.npz", "--input", "logits", "--calibrator", "gone.safetensors"],
             "'gone.safetensors': No such",
         ),
-        (["predict", "net.safetensors", "val.npz", "--input", "logits", "-o", "val.npz"], "'val.npz' is read by this"),
-        (["predict", "net.safetensors", "val.npz", "--input", "logits", "-o", "net.safetensors"], "is read by this"),
+        (
+            ["predict", "net.safetensors", "val.npz", "--input", "logits", "-o", "val.npz"],
+            "'val.npz' is read by this",
+        ),
+        (
+            ["predict", "net.safetensors", "val.npz", "--input", "logits", "-o", "net.safetensors"],
+            "is read by this",
+        ),
         (["nonsense"], "nonsense"),
     ],
 )
-def test_a_wrong_command_is_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_command_is_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert message in error_of(capsys, arguments)
 
 
@@ -241,7 +377,9 @@ def test_a_folder_is_no_output(fitted: Path, capsys: pytest.CaptureFixture[str])
     assert "'folder.safetensors' is a folder. Give the name of a file." in error_of(capsys, command)
 
 
-def test_every_calibrator_is_judged_whatever_the_names(fitted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_calibrator_is_judged_whatever_the_names(
+    fitted: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     paths = [Path(f"run{i}/net.safetensors") for i in range(3)]
     for path in paths:
         (fitted / path).parent.mkdir()
@@ -269,41 +407,63 @@ def test_a_damaged_file_is_predicted_or_refused_in_one_line(
         for _ in range(min(len(damaged), rng.randrange(1, 20))):
             damaged[rng.randrange(len(damaged))] = rng.randrange(256)
         path.write_bytes(damaged)
-        codes.append(main(["predict", "net.safetensors", path.name, "--input", "logits", "-o", "out.csv"]))
+        codes.append(
+            main(["predict", "net.safetensors", path.name, "--input", "logits", "-o", "out.csv"])
+        )
         err = capsys.readouterr().err
         assert (codes[-1], err.count("\n")) in ((0, 0), (2, 1)), err
     assert 2 in codes
 
 
-def test_more_classes_than_memory_are_one_line(fitted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_classes_than_memory_are_one_line(
+    fitted: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     header = {"logits": {"dtype": "F32", "shape": [2**20, 2**30], "data_offsets": [0, 2**52]}}
     text = json.dumps(header).encode()
     (fitted / "huge.safetensors").write_bytes(len(text).to_bytes(8, "little") + text)
-    error_of(capsys, ["predict", "net.safetensors", "huge.safetensors", "--input", "logits", "-o", "out.csv"])
+    error_of(
+        capsys,
+        ["predict", "net.safetensors", "huge.safetensors", "--input", "logits", "-o", "out.csv"],
+    )
 
 
-def test_inputs_that_the_network_cannot_take(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inputs_that_the_network_cannot_take(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     np.savez(folder / "inputs.npz", inputs=np.zeros((4, 3, 2, 2), np.float32), labels=np.arange(4))
     network = ["--model", "simplexcal.demo.lenet5:LeNet5"]
-    assert "cannot take" in error_of(capsys, ["calibrate", "inputs.npz", *network, "-o", "net.safetensors"])
+    assert "cannot take" in error_of(
+        capsys, ["calibrate", "inputs.npz", *network, "-o", "net.safetensors"]
+    )
 
 
-def test_another_number_of_classes_is_named(fitted: Path, arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_number_of_classes_is_named(
+    fitted: Path, arrays: Arrays, capsys: pytest.CaptureFixture[str]
+) -> None:
     np.savez(fitted / "two.npz", logits=arrays["logits"][:, :2])
     command = ["predict", "net.safetensors", "two.npz", "--input", "logits", "-o", "out.npz"]
     assert "is for 3 classes; 'two.npz' has 2" in error_of(capsys, command)
 
 
-def test_a_warning_is_one_line(folder: Path, arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_warning_is_one_line(
+    folder: Path, arrays: Arrays, capsys: pytest.CaptureFixture[str]
+) -> None:
     np.savez(folder / "val.npz", logits=arrays["logits"], labels=arrays["logits"].argmax(1))
-    assert main(["calibrate", "val.npz", "--input", "logits", "--method", "ts", "-o", "net.safetensors"]) == 0
+    assert (
+        main(
+            ["calibrate", "val.npz", "--input", "logits", "--method", "ts", "-o", "net.safetensors"]
+        )
+        == 0
+    )
     err = capsys.readouterr().err
     assert err.startswith("warning: ")
     assert err.count("\n") == 1
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_defect_is_no_traceback_either(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_is_no_traceback_either(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("simplexcal.cli.calibrate.read_source", lambda *_, **__: 1 / 0)
     assert main(["calibrate", "val.npz", "--input", "logits", "-o", "net.safetensors"]) == 1
     assert capsys.readouterr().err == (
@@ -313,11 +473,22 @@ def test_a_defect_is_no_traceback_either(capsys: pytest.CaptureFixture[str], mon
 
 @pytest.mark.usefixtures("fitted")
 def test_the_command_is_installed_and_quiet_when_piped() -> None:
-    command = [str(Path(sys.executable).with_name("simplexcal")), "evaluate", "val.npz", "--input", "logits"]
+    command = [
+        str(Path(sys.executable).with_name("simplexcal")),
+        "evaluate",
+        "val.npz",
+        "--input",
+        "logits",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stderr == ""
     assert "none" in done.stdout
-    done = subprocess.run([sys.executable, "-m", "simplexcal", "--version"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "simplexcal", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout == f"simplexcal {simplexcal.__version__}\n"
 
 
@@ -335,16 +506,29 @@ def test_rows_are_scored_as_they_are_predicted(
     logits = arrays["logits"].copy()
     logits[7] = np.nan
     write(fitted / "rows.parquet", {"logits": logits, "id": np.arange(len(logits)) + 100})
-    command = ["score", "net.safetensors", "--input", "rows.parquet", "--output", "out.parquet", "--probs"]
+    command = [
+        "score",
+        "net.safetensors",
+        "--input",
+        "rows.parquet",
+        "--output",
+        "out.parquet",
+        "--probs",
+    ]
     assert main([*command, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["rows"], said["n_rejected"]) == (299, 1)
-    assert main(["predict", "net.safetensors", "val.npz", "--input", "logits", "-o", "all.parquet"]) == 0
+    assert (
+        main(["predict", "net.safetensors", "val.npz", "--input", "logits", "-o", "all.parquet"])
+        == 0
+    )
     scored, predicted = pq.read_table("out.parquet"), pq.read_table("all.parquet")
     good = np.delete(np.arange(300), 7)
     assert scored["id"].to_pylist() == (good + 100).tolist()
     assert scored["predicted"].to_pylist() == predicted["predicted"].take(good).to_pylist()
-    assert scored["confidence"].to_numpy() == pytest.approx(predicted["confidence"].take(good).to_numpy(), rel=1e-6)
+    assert scored["confidence"].to_numpy() == pytest.approx(
+        predicted["confidence"].take(good).to_numpy(), rel=1e-6
+    )
     assert pq.read_table(said["rejected"])["id"].to_pylist() == [107]
     capsys.readouterr()
     missing = ["score", "net.safetensors", "--input", "missing.parquet", "--output", "out.parquet"]
@@ -353,7 +537,9 @@ def test_rows_are_scored_as_they_are_predicted(
 
 @pytest.mark.long
 def test_the_demo_is_what_make_demo_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe = re.search(r"^demo:.*\n\t\$\(BIN\)/simplexcal (.*)$", MAKEFILE.read_text(), re.MULTILINE)
+    recipe = re.search(
+        r"^demo:.*\n\t\$\(BIN\)/simplexcal (.*)$", MAKEFILE.read_text(), re.MULTILINE
+    )
     assert recipe is not None
     monkeypatch.chdir(tmp_path)
     command = [str(Path(sys.executable).with_name("simplexcal")), *recipe[1].split()]
@@ -377,7 +563,9 @@ def test_help_says_what_each_command_does(capsys: pytest.CaptureFixture[str]) ->
         assert command in out
 
 
-def test_one_class_can_be_judged(fitted: Path, arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_class_can_be_judged(
+    fitted: Path, arrays: Arrays, capsys: pytest.CaptureFixture[str]
+) -> None:
     np.savez(fitted / "one.npz", logits=arrays["logits"][:1], labels=arrays["labels"][:1])
     assert main(["evaluate", "one.npz", "--input", "logits", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["methods"]["none"]["n"] == 1
@@ -385,9 +573,15 @@ def test_one_class_can_be_judged(fitted: Path, arrays: Arrays, capsys: pytest.Ca
 
 def test_inputs_may_be_double(folder: Path) -> None:
     images, labels = images_and_labels()
-    np.savez(folder / "double.npz", inputs=normalise(images[:200]).double().numpy(), labels=labels[:200].numpy())
+    np.savez(
+        folder / "double.npz",
+        inputs=normalise(images[:200]).double().numpy(),
+        labels=labels[:200].numpy(),
+    )
     network = ["--model", "simplexcal.demo.lenet5:LeNet5", "--weights", str(WEIGHTS)]
-    assert main(["calibrate", "double.npz", *network, "--method", "ts", "-o", "net.safetensors"]) == 0
+    assert (
+        main(["calibrate", "double.npz", *network, "--method", "ts", "-o", "net.safetensors"]) == 0
+    )
 
 
 def interrupt() -> None:
@@ -395,7 +589,9 @@ def interrupt() -> None:
 
 
 @pytest.mark.parametrize("command", [interrupt, lambda: 130], ids=["python's", "typer's"])
-def test_an_interruption_is_one_line(command: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interruption_is_one_line(
+    command: Callable[[], Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(command) == 130
     assert capsys.readouterr() == ("", "error: interrupted\n")
 

@@ -59,7 +59,9 @@ def test_files_become_one_graph_of_network_and_calibrator(
     written = export_file(tmp_path / "ts.safetensors", tmp_path / "net.onnx", network, **told)
     assert written == ("ts", ["inputs"], ["label", "probs", "confidence"])
     x = images(data)
-    torch.testing.assert_close(probs(tmp_path / "net.onnx", "inputs", x), model(x), rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        probs(tmp_path / "net.onnx", "inputs", x), model(x), rtol=0, atol=1e-5
+    )
 
 
 def test_without_a_network_the_calibrator_is_written_with_the_fingerprint(
@@ -76,11 +78,27 @@ def test_without_a_network_the_calibrator_is_written_with_the_fingerprint(
     ("network", "told", "message"),
     [
         (None, {"shape": "3"}, "--shape and --data tell what a network takes: give --model"),
-        (Network(LENET5), {}, "Say what the network takes: --shape of one input, as 1,28,28, or --data"),
+        (
+            Network(LENET5),
+            {},
+            "Say what the network takes: --shape of one input, as 1,28,28, or --data",
+        ),
         (Network(LENET5), {"shape": "1", "data": Path("x.npz")}, "Say what the network takes"),
-        (Network(LENET5), {"shape": "1x28x28"}, "--shape must be positive numbers with commas .*; got '1x28x28'"),
-        (Network(LENET5), {"shape": "1,-28,28"}, "--shape must be positive numbers with commas .*; got '1,-28,28'"),
-        (Network(LENET5), {"shape": "1,28,28"}, "was calibrated for another network"),  # of random weights
+        (
+            Network(LENET5),
+            {"shape": "1x28x28"},
+            "--shape must be positive numbers with commas .*; got '1x28x28'",
+        ),
+        (
+            Network(LENET5),
+            {"shape": "1,-28,28"},
+            "--shape must be positive numbers with commas .*; got '1,-28,28'",
+        ),
+        (
+            Network(LENET5),
+            {"shape": "1,28,28"},
+            "was calibrated for another network",
+        ),  # of random weights
         (Network(LENET5), {"data": Path("missing.npz")}, "missing.npz"),
     ],
 )
@@ -94,9 +112,15 @@ def test_what_does_not_fit_together_is_one_sentence(
 
 
 def test_a_shape_that_the_network_cannot_take_is_one_sentence(data: Data, tmp_path: Path) -> None:
-    save_calibrator(TemperatureScaling().fit(data.fit, data.fit_labels), tmp_path / "ts.safetensors")
-    with pytest.raises(ValueError, match=r"The network cannot take inputs of shape \(1, 5, 5\) and torch.float32: "):
-        export_file(tmp_path / "ts.safetensors", tmp_path / "net.onnx", Network(LENET5), shape="1,5,5")
+    save_calibrator(
+        TemperatureScaling().fit(data.fit, data.fit_labels), tmp_path / "ts.safetensors"
+    )
+    with pytest.raises(
+        ValueError, match=r"The network cannot take inputs of shape \(1, 5, 5\) and torch.float32: "
+    ):
+        export_file(
+            tmp_path / "ts.safetensors", tmp_path / "net.onnx", Network(LENET5), shape="1,5,5"
+        )
 
 
 # --- docs/serving.md --------------------------------------------------------------------------------------------------

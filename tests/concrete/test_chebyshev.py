@@ -10,10 +10,16 @@ DOUBLE = torch.float64
 
 
 @pytest.mark.parametrize("n", [3, 4, 18, 39])
-def test_sums_and_values_of_the_polynomials_equal_numpys(n: int, generator: torch.Generator) -> None:
+def test_sums_and_values_of_the_polynomials_equal_numpys(
+    n: int, generator: torch.Generator
+) -> None:
     r = RESOLUTIONS[DOUBLE]
     classes = place(-5 * torch.rand(2, 9, dtype=DOUBLE, generator=generator), r)
-    s = np.resize([1, 1, -1, -1], n) * chebvander(classes.u.numpy(), n - 1) * classes.weight.numpy()[..., None]
+    s = (
+        np.resize([1, 1, -1, -1], n)
+        * chebvander(classes.u.numpy(), n - 1)
+        * classes.weight.numpy()[..., None]
+    )
     factor = torch.randn(2, 9, dtype=DOUBLE, generator=generator)
     sums = sum_over_classes(factor, *classes, r, n)
     np.testing.assert_allclose(sums.numpy(), (factor.numpy()[..., None] * s).sum(1), atol=1e-12)
@@ -37,7 +43,9 @@ def test_derivatives_of_both(n: int, generator: torch.Generator) -> None:
         assert torch.autograd.gradgradcheck(function, inputs)
 
 
-def test_many_inputs_at_once_and_one_by_one_agree_under_torchs_transforms(generator: torch.Generator) -> None:
+def test_many_inputs_at_once_and_one_by_one_agree_under_torchs_transforms(
+    generator: torch.Generator,
+) -> None:
     r = RESOLUTIONS[DOUBLE]
     gap = -5 * torch.rand(3, 2, 4, dtype=DOUBLE, generator=generator)
     c = torch.randn(2, 5, dtype=DOUBLE, generator=generator)
@@ -49,7 +57,9 @@ def test_many_inputs_at_once_and_one_by_one_agree_under_torchs_transforms(genera
     torch.testing.assert_close(together, torch.stack([torch.func.grad(total)(a) for a in gap]))
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch's own use of it
+@pytest.mark.filterwarnings(
+    "ignore:`torch.jit.script` is deprecated:DeprecationWarning"
+)  # torch's own use of it
 def test_forward_and_backward_derivatives_agree(generator: torch.Generator) -> None:
     r = RESOLUTIONS[DOUBLE]
     gap = -5 * torch.rand(2, 4, dtype=DOUBLE, generator=generator)

@@ -44,13 +44,24 @@ def temperatures() -> Any:
     [(torch.float64, 1e-12, 1e-9, 1e-10), (torch.float32, 1e-6, 5e-6, 2e-6)],
 )
 def test_moments_equal_the_golden_values(
-    golden: list[dict[str, Any]], device: str, dtype: torch.dtype, mean: float, expected_entropy: float, entropy: float
+    golden: list[dict[str, Any]],
+    device: str,
+    dtype: torch.dtype,
+    mean: float,
+    expected_entropy: float,
+    entropy: float,
 ) -> None:
     for case in golden:
-        logits, temperature = (torch.tensor(case[key], dtype=DOUBLE).to(device, dtype) for key in ARGUMENTS)
+        logits, temperature = (
+            torch.tensor(case[key], dtype=DOUBLE).to(device, dtype) for key in ARGUMENTS
+        )
         m = Concrete(logits, temperature).moments()
-        torch.testing.assert_close(m.mean.cpu().double(), torch.tensor(case["mean"], dtype=DOUBLE), rtol=0, atol=mean)
-        assert m.expected_entropy.item() == pytest.approx(case["expected_entropy"], rel=0, abs=expected_entropy)
+        torch.testing.assert_close(
+            m.mean.cpu().double(), torch.tensor(case["mean"], dtype=DOUBLE), rtol=0, atol=mean
+        )
+        assert m.expected_entropy.item() == pytest.approx(
+            case["expected_entropy"], rel=0, abs=expected_entropy
+        )
         assert m.entropy.item() == pytest.approx(case["entropy"], rel=entropy, abs=entropy)
 
 
@@ -67,7 +78,9 @@ def test_two_classes_equal_a_direct_quadrature(gap: float, temperature: float) -
 def test_at_temperature_one_the_mean_equals_the_closed_law() -> None:
     logits = [1.0, -2.0, 0.5, 4.0, -30.0]
     mean = Concrete(torch.tensor(logits, dtype=DOUBLE), 1.0).mean
-    torch.testing.assert_close(mean, torch.tensor(mean_at_one(logits), dtype=DOUBLE), rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        mean, torch.tensor(mean_at_one(logits), dtype=DOUBLE), rtol=0, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("temperature", [0.2, 0.6, 3.0, 12.0])
@@ -89,13 +102,17 @@ def test_equal_logits_have_closed_moments(k: int) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.05, 0.7, 1.0, 4.0])
-def test_21841_classes_equal_a_direct_quadrature(temperature: float, generator: torch.Generator) -> None:
+def test_21841_classes_equal_a_direct_quadrature(
+    temperature: float, generator: torch.Generator
+) -> None:
     values = 3 * torch.randn(40, dtype=DOUBLE, generator=generator)
     counts = torch.bincount(torch.randint(40, (21801,), generator=generator), minlength=40) + 1
     expected = torch.from_numpy(mean_of_many(values.numpy(), counts.numpy(), temperature))
     logits = values.repeat_interleave(counts)
     places = counts.cumsum(0) - 1  # one class of each value
-    torch.testing.assert_close(Concrete(logits, temperature).mean[places], expected, rtol=1e-10, atol=1e-14)
+    torch.testing.assert_close(
+        Concrete(logits, temperature).mean[places], expected, rtol=1e-10, atol=1e-14
+    )
     torch.testing.assert_close(
         Concrete(logits.float(), temperature).mean[places].double(), expected, rtol=1e-5, atol=1e-12
     )
@@ -107,7 +124,9 @@ def test_many_classes_in_float32_equal_float64(k: int, generator: torch.Generato
     temperature = torch.logspace(-3, 3, 30)
     single, double = Concrete(logits, temperature), Concrete(logits.double(), temperature.double())
     torch.testing.assert_close(single.mean.double(), double.mean, rtol=0, atol=1e-6)
-    torch.testing.assert_close(single.expected_entropy().double(), double.expected_entropy(), rtol=0, atol=5e-6)
+    torch.testing.assert_close(
+        single.expected_entropy().double(), double.expected_entropy(), rtol=0, atol=5e-6
+    )
     torch.testing.assert_close(single.entropy().double(), double.entropy(), rtol=1e-6, atol=0)
 
 
@@ -125,13 +144,31 @@ def test_log_likelihood_is_the_logarithm_of_the_mean(
 @pytest.mark.parametrize(
     ("labels", "error", "message"),
     [
-        ([0, 1], TypeError, r"`labels` must be a tensor of integers; got list. Use torch.as_tensor\(labels\)."),
-        (torch.zeros(2), TypeError, r"`labels` must be a tensor of integers; got torch.float32. .*"),
-        (torch.tensor([0, 3]), ValueError, r"`labels` must be in 0..2 for 3 classes; found 3 at position 1. .*"),
-        (torch.tensor([-1, 0]), ValueError, r"`labels` must be in 0..2 for 3 classes; found -1 at position 0. .*"),
+        (
+            [0, 1],
+            TypeError,
+            r"`labels` must be a tensor of integers; got list. Use torch.as_tensor\(labels\).",
+        ),
+        (
+            torch.zeros(2),
+            TypeError,
+            r"`labels` must be a tensor of integers; got torch.float32. .*",
+        ),
+        (
+            torch.tensor([0, 3]),
+            ValueError,
+            r"`labels` must be in 0..2 for 3 classes; found 3 at position 1. .*",
+        ),
+        (
+            torch.tensor([-1, 0]),
+            ValueError,
+            r"`labels` must be in 0..2 for 3 classes; found -1 at position 0. .*",
+        ),
     ],
 )
-def test_labels_that_are_no_classes_get_one_clear_sentence(labels: Any, error: type[Exception], message: str) -> None:
+def test_labels_that_are_no_classes_get_one_clear_sentence(
+    labels: Any, error: type[Exception], message: str
+) -> None:
     d = Concrete(torch.zeros(2, 3), 1.0)
     with pytest.raises(error, match=f"^{message}$"):
         d.log_likelihood(labels)
@@ -157,7 +194,11 @@ def test_moments_agree_with_a_million_samples(generator: torch.Generator) -> Non
     log_pi = d.log_rsample((1_000_000,), generator)
     pi = log_pi.exp()
     m = d.moments()
-    samples = [(m.mean, pi), (m.expected_entropy, -(pi * log_pi).sum(-1)), (m.entropy, -d.log_prob_from_log(log_pi))]
+    samples = [
+        (m.mean, pi),
+        (m.expected_entropy, -(pi * log_pi).sum(-1)),
+        (m.entropy, -d.log_prob_from_log(log_pi)),
+    ]
     for exact, values in samples:
         five_errors = 5 * values.std(0) / 1000
         assert ((values.mean(0) - exact).abs() <= five_errors).all()
@@ -181,23 +222,31 @@ def test_mean_is_a_distribution_whose_largest_entry_is_at_the_largest_logit(
 
 
 @given(shape=sampled_from(SHAPES), seed=integers(0, 2**31), k=integers(2, 1000), lam=temperatures())
-def test_mean_orders_the_classes_as_the_logits_do(shape: str, seed: int, k: int, lam: float) -> None:
+def test_mean_orders_the_classes_as_the_logits_do(
+    shape: str, seed: int, k: int, lam: float
+) -> None:
     logits = make_logits(shape, k, seed)
     ordered = Concrete(logits, lam).mean[logits.argsort(descending=True)]
     assert (ordered.diff() <= 1e-6).all()
 
 
 @given(shape=sampled_from(SHAPES), seed=integers(0, 2**31), k=integers(2, 1000), lam=temperatures())
-def test_uncertainties_are_finite_and_within_their_bounds(shape: str, seed: int, k: int, lam: float) -> None:
+def test_uncertainties_are_finite_and_within_their_bounds(
+    shape: str, seed: int, k: int, lam: float
+) -> None:
     m = Concrete(make_logits(shape, k, seed, DOUBLE), lam).moments()
     assert all(x.isfinite().all() for x in m)
     assert 0 <= m.expected_entropy <= math.log(k) + 1e-9
     assert 0 <= m.mutual_information <= math.log(k) + 1e-9
-    assert m.entropy <= -math.lgamma(k) + 1e-6 * k  # the uniform law on the simplex has the largest entropy
+    assert (
+        m.entropy <= -math.lgamma(k) + 1e-6 * k
+    )  # the uniform law on the simplex has the largest entropy
 
 
 @given(seed=integers(0, 2**31), k=integers(2, 50), lam=temperatures(), shift=floats(-100, 100))
-def test_adding_a_constant_to_the_logits_changes_nothing(seed: int, k: int, lam: float, shift: float) -> None:
+def test_adding_a_constant_to_the_logits_changes_nothing(
+    seed: int, k: int, lam: float, shift: float
+) -> None:
     logits = make_logits("spread", k, seed, DOUBLE)
     one, other = Concrete(logits, lam).moments(), Concrete(logits + shift, lam).moments()
     for a, b in zip(one, other, strict=True):
@@ -207,7 +256,9 @@ def test_adding_a_constant_to_the_logits_changes_nothing(seed: int, k: int, lam:
 @given(seed=integers(0, 2**31), k=integers(2, 50))
 def test_confidence_only_falls_as_the_temperature_grows(seed: int, k: int) -> None:
     logits = make_logits("spread", k, seed, DOUBLE)
-    confidence = Concrete(logits.expand(40, k), torch.logspace(-3, 3, 40, dtype=DOUBLE)).mean.amax(-1)
+    confidence = Concrete(logits.expand(40, k), torch.logspace(-3, 3, 40, dtype=DOUBLE)).mean.amax(
+        -1
+    )
     assert (confidence.diff() <= 1e-12).all()
     assert confidence[0] <= logits.softmax(-1).amax() + 1e-12
 
@@ -226,7 +277,9 @@ def test_ties_stay_ties_and_keep_their_own_gradients() -> None:
     mean = Concrete(logits, 0.8).mean
     assert mean[1] == mean[2]
     rows = torch.stack([torch.autograd.grad(p, logits, retain_graph=True)[0] for p in mean])
-    torch.testing.assert_close(rows, rows.T)  # a Hessian: it is symmetric only if each row is its own
+    torch.testing.assert_close(
+        rows, rows.T
+    )  # a Hessian: it is symmetric only if each row is its own
     assert rows[1, 1] > 0 > rows[1, 2]
 
 
@@ -248,14 +301,20 @@ def test_gradcheck(name: str, k: int, generator: torch.Generator) -> None:
 
 
 @pytest.mark.parametrize("name", MOMENTS)
-def test_the_two_formulas_meet_smoothly_at_temperature_one(name: str, generator: torch.Generator) -> None:
+def test_the_two_formulas_meet_smoothly_at_temperature_one(
+    name: str, generator: torch.Generator
+) -> None:
     logits = torch.randn(4, 5, dtype=DOUBLE, generator=generator)
     one = torch.ones(4, dtype=DOUBLE, requires_grad=True)
     weight = torch.arange(1.0, 6.0, dtype=DOUBLE) if name == "mean" else 1.0
     (slope,) = torch.autograd.grad((weight * moment(name, logits, one)).sum(), one)
     step = 1e-4
-    change = weight * (moment(name, logits, one + step) - moment(name, logits, one - step)) / (2 * step)
-    torch.testing.assert_close(slope, change.sum(-1) if name == "mean" else change, rtol=1e-6, atol=1e-6)
+    change = (
+        weight * (moment(name, logits, one + step) - moment(name, logits, one - step)) / (2 * step)
+    )
+    torch.testing.assert_close(
+        slope, change.sum(-1) if name == "mean" else change, rtol=1e-6, atol=1e-6
+    )
 
 
 def test_gradients_pass_a_saturated_mean() -> None:
@@ -279,7 +338,9 @@ def test_density_equals_torchs_for_one_temperature(generator: torch.Generator) -
     logits = torch.randn(4, dtype=DOUBLE, generator=generator)
     d = Concrete(logits, 0.7)
     value = d.sample((10,), generator)
-    peer = torch.distributions.RelaxedOneHotCategorical(torch.tensor(0.7, dtype=DOUBLE), logits=logits)
+    peer = torch.distributions.RelaxedOneHotCategorical(
+        torch.tensor(0.7, dtype=DOUBLE), logits=logits
+    )
     torch.testing.assert_close(d.log_prob(value), peer.log_prob(value))
 
 
@@ -297,7 +358,9 @@ def test_density_survives_points_that_underflow() -> None:
     assert d.log_prob_from_log(torch.tensor([0.0, -300.0, -500.0])).isfinite()
 
 
-def test_one_temperature_for_each_row_gives_one_density_for_each_row(generator: torch.Generator) -> None:
+def test_one_temperature_for_each_row_gives_one_density_for_each_row(
+    generator: torch.Generator,
+) -> None:
     # torch's RelaxedOneHotCategorical returns (5, 5) here (pytorch issue 37162)
     d = Concrete(torch.randn(5, 3, generator=generator), torch.rand(5, generator=generator) + 0.1)
     assert d.log_prob(d.sample(generator=generator)).shape == (5,)
@@ -348,7 +411,9 @@ def test_an_empty_batch_is_a_batch() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_computed_in_float32(dtype: torch.dtype, generator: torch.Generator) -> None:
+def test_half_precision_is_computed_in_float32(
+    dtype: torch.dtype, generator: torch.Generator
+) -> None:
     logits = torch.randn(8, 5, generator=generator).to(dtype)
     d = Concrete(logits, torch.ones(8, dtype=dtype))
     assert d.mean.dtype == torch.float32
@@ -371,24 +436,86 @@ def test_fitting_after_inference_mode_works() -> None:
 
 NAN = float("nan")
 BAD: list[tuple[Any, Any, type[Exception], str]] = [
-    ([1.0, 2.0], 1.0, TypeError, r"`logits` must be a floating-point torch.Tensor; got list. Convert it with .*"),
-    (torch.tensor([1, 2]), 1.0, TypeError, r"`logits` must be floating-point; got torch.int64. Convert it with .*"),
-    (torch.zeros(3), "hot", TypeError, r"`temperature` must be a floating-point torch.Tensor; got str. .*"),
-    (torch.tensor(1.0), 1.0, ValueError, r"`logits` must have shape \(..., K\) with K >= 2 classes; got \(\). .*"),
-    (torch.zeros(4, 1), torch.ones(4), ValueError, r"`logits` must have shape .*; got \(4, 1\). For a binary .*"),
-    (torch.zeros(4, 3), torch.ones(4, 1), ValueError, r"`temperature` must have .* \(4,\); got \(4, 1\). .*"),
-    (torch.zeros(4, 3), torch.ones(5), ValueError, r"`temperature` must have one value .* \(4,\); got \(5,\). .*"),
-    (torch.tensor([1.0, NAN]), 1.0, ValueError, r"`logits` must be finite; found nan at position 1. Look for .*"),
-    (torch.zeros(2, 2).log(), 1.0, ValueError, r"`logits` must be finite; found -inf at position \(0, 0\). .*"),
-    (torch.zeros(3), 0.0, ValueError, r"`temperature` must be positive and finite; found 0. Use softplus .*"),
-    (torch.zeros(2, 3), torch.tensor([1.0, -2.0]), ValueError, r"`temperature` must be .*; found -2 at position 1. .*"),
+    (
+        [1.0, 2.0],
+        1.0,
+        TypeError,
+        r"`logits` must be a floating-point torch.Tensor; got list. Convert it with .*",
+    ),
+    (
+        torch.tensor([1, 2]),
+        1.0,
+        TypeError,
+        r"`logits` must be floating-point; got torch.int64. Convert it with .*",
+    ),
+    (
+        torch.zeros(3),
+        "hot",
+        TypeError,
+        r"`temperature` must be a floating-point torch.Tensor; got str. .*",
+    ),
+    (
+        torch.tensor(1.0),
+        1.0,
+        ValueError,
+        r"`logits` must have shape \(..., K\) with K >= 2 classes; got \(\). .*",
+    ),
+    (
+        torch.zeros(4, 1),
+        torch.ones(4),
+        ValueError,
+        r"`logits` must have shape .*; got \(4, 1\). For a binary .*",
+    ),
+    (
+        torch.zeros(4, 3),
+        torch.ones(4, 1),
+        ValueError,
+        r"`temperature` must have .* \(4,\); got \(4, 1\). .*",
+    ),
+    (
+        torch.zeros(4, 3),
+        torch.ones(5),
+        ValueError,
+        r"`temperature` must have one value .* \(4,\); got \(5,\). .*",
+    ),
+    (
+        torch.tensor([1.0, NAN]),
+        1.0,
+        ValueError,
+        r"`logits` must be finite; found nan at position 1. Look for .*",
+    ),
+    (
+        torch.zeros(2, 2).log(),
+        1.0,
+        ValueError,
+        r"`logits` must be finite; found -inf at position \(0, 0\). .*",
+    ),
+    (
+        torch.zeros(3),
+        0.0,
+        ValueError,
+        r"`temperature` must be positive and finite; found 0. Use softplus .*",
+    ),
+    (
+        torch.zeros(2, 3),
+        torch.tensor([1.0, -2.0]),
+        ValueError,
+        r"`temperature` must be .*; found -2 at position 1. .*",
+    ),
     (torch.zeros(3), NAN, ValueError, r"`temperature` must be positive and finite; found nan. .*"),
-    (torch.zeros(3), float("inf"), ValueError, r"`temperature` must be positive and finite; found inf. .*"),
+    (
+        torch.zeros(3),
+        float("inf"),
+        ValueError,
+        r"`temperature` must be positive and finite; found inf. .*",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("logits", "temperature", "error", "message"), BAD)
-def test_nonsense_gets_one_clear_sentence(logits: Any, temperature: Any, error: type[Exception], message: str) -> None:
+def test_nonsense_gets_one_clear_sentence(
+    logits: Any, temperature: Any, error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=f"^{message}$"):
         Concrete(logits, temperature)
 
@@ -397,16 +524,25 @@ def test_points_outside_the_simplex_are_named() -> None:
     d = Concrete(torch.zeros(3), 1.0)
     with pytest.raises(ValueError, match=r"`value` must have 3 entries .* got shape \(2,\)"):
         d.log_prob(torch.tensor([0.5, 0.5]))
-    with pytest.raises(ValueError, match=r"`value` must be positive: .*; found 0 at position 2. .*log_prob_from_log"):
+    with pytest.raises(
+        ValueError,
+        match=r"`value` must be positive: .*; found 0 at position 2. .*log_prob_from_log",
+    ):
         d.log_prob(torch.tensor([0.5, 0.5, 0.0]))
-    with pytest.raises(ValueError, match=r"`value` must be a point of the simplex, with sum 1; found 1.1. Divide"):
+    with pytest.raises(
+        ValueError, match=r"`value` must be a point of the simplex, with sum 1; found 1.1. Divide"
+    ):
         d.log_prob(torch.tensor([0.5, 0.5, 0.1]))
 
 
 def test_validation_can_be_switched_off() -> None:
     d = Concrete(torch.tensor([NAN, 1.0]), 1.0, validate_args=False)
     assert d.mean.isnan().all()
-    assert Concrete(torch.zeros(2), 1.0, validate_args=False).log_prob(torch.tensor([0.5, 0.4])).isfinite()
+    assert (
+        Concrete(torch.zeros(2), 1.0, validate_args=False)
+        .log_prob(torch.tensor([0.5, 0.4]))
+        .isfinite()
+    )
 
 
 def test_torchs_own_switch_is_honoured() -> None:

@@ -7,7 +7,9 @@ from simplexcal.concrete import _gumbel_sum
 
 def test_the_shipped_table_is_what_the_code_generates() -> None:
     rows = [0, 7, 23, 40, _gumbel_sum.N_RATIOS - 1]
-    anew = np.stack([_gumbel_sum.excess(_gumbel_sum.ratios()[m], _gumbel_sum.abscissae()) for m in rows])
+    anew = np.stack(
+        [_gumbel_sum.excess(_gumbel_sum.ratios()[m], _gumbel_sum.abscissae()) for m in rows]
+    )
     np.testing.assert_allclose(_gumbel_sum.load()[rows], anew, rtol=0, atol=1e-13)
 
 
@@ -40,8 +42,14 @@ def test_the_right_tail_is_the_known_power_law(ratio: float) -> None:
     # 1 - F(x) ~ Γ(1-ρ) u + Γ(1-1/ρ) u^(1/ρ) - Γ(1-2ρ) u²/2 for u = e^(-x - ργ)
     x = np.array([12.0, 16.0, 20.0])
     u = np.exp(-x - ratio * np.euler_gamma)
-    survival = gamma(1 - ratio) * u + gamma(1 - 1 / ratio) * u ** (1 / ratio) - gamma(1 - 2 * ratio) * u**2 / 2
-    np.testing.assert_allclose(_gumbel_sum.excess(ratio, x), -np.log(-np.log1p(-survival)) - x, atol=1e-8)
+    survival = (
+        gamma(1 - ratio) * u
+        + gamma(1 - 1 / ratio) * u ** (1 / ratio)
+        - gamma(1 - 2 * ratio) * u**2 / 2
+    )
+    np.testing.assert_allclose(
+        _gumbel_sum.excess(ratio, x), -np.log(-np.log1p(-survival)) - x, atol=1e-8
+    )
 
 
 @pytest.mark.parametrize("ratio", [1e-3, 0.2, 0.61, 1.0])

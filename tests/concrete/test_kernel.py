@@ -24,7 +24,9 @@ def test_the_factors_reproduce_the_noise_law(dtype: torch.dtype, ratio: float) -
     nodes = np.einsum("nt,trq->rq", series, kernel.nodes.numpy().reshape(r.terms, r.rank, -1))
     z = r.first_node + kernel.spacing * np.arange(nodes.shape[1])
     for a in (0.0, -1.03, -5.21):
-        hazard = np.exp(a) * (_kernel._polynomials(r, np.array([a])) @ kernel.collect.numpy())[0] @ nodes
+        hazard = (
+            np.exp(a) * (_kernel._polynomials(r, np.array([a])) @ kernel.collect.numpy())[0] @ nodes
+        )
         exact = np.exp(-(z - a) - _gumbel_sum.excess(ratio, z - a))
         weight = np.exp(
             -np.exp(-z - _gumbel_sum.excess(ratio, z))
@@ -36,12 +38,16 @@ def test_the_factors_reproduce_the_noise_law(dtype: torch.dtype, ratio: float) -
 def test_the_tangent_differentiates_any_coefficients(r: Resolution) -> None:
     def values(a: Array, n: int) -> Array:
         signs = np.resize([1, 1, -1, -1], n)
-        return np.asarray(np.exp(0.9 * a)[:, None] * signs * chebvander(r.variable(a), n - 1), np.float64)
+        return np.asarray(
+            np.exp(0.9 * a)[:, None] * signs * chebvander(r.variable(a), n - 1), np.float64
+        )
 
     a, step, n = np.linspace(-20.0, 0.0, 57), 1e-4, 6
     change = (values(a + step, n) - values(a - step, n)) / (2 * step)
     exact = values(a, n + 1) @ _kernel.tangent(r, n, torch.device("cpu")).numpy().T
-    np.testing.assert_allclose(exact, change, rtol=0, atol=1e-5)  # the error of the difference: step² times x‴ / 6
+    np.testing.assert_allclose(
+        exact, change, rtol=0, atol=1e-5
+    )  # the error of the difference: step² times x‴ / 6
 
 
 def test_few_kernels_serve_many_numbers_of_classes() -> None:
@@ -83,6 +89,8 @@ def test_float32_matrices_as_mps_needs_them_are_still_accurate(
     monkeypatch.setattr(_kernel, "_matrix_dtype", lambda _: torch.float32)
     _kernel._kernel.cache_clear()
     try:
-        torch.testing.assert_close(Concrete(logits, temperature).mean.double(), exact, rtol=0, atol=1e-5)
+        torch.testing.assert_close(
+            Concrete(logits, temperature).mean.double(), exact, rtol=0, atol=1e-5
+        )
     finally:
         _kernel._kernel.cache_clear()

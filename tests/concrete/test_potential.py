@@ -11,7 +11,9 @@ GAMMA = float(np.euler_gamma)
 
 def test_chebyshev_polynomials_equal_numpys() -> None:
     x = torch.linspace(-1, 1, 101, dtype=torch.float64)
-    np.testing.assert_allclose(_potential._chebyshev(x, 48).numpy(), chebvander(x.numpy(), 47), atol=1e-12)
+    np.testing.assert_allclose(
+        _potential._chebyshev(x, 48).numpy(), chebvander(x.numpy(), 47), atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("temperature", [1e-30, 1e-3, 0.5, 1.0, 2.0, 1e3, 1e30])
@@ -26,7 +28,9 @@ def test_ratio_and_scale_rebuild_the_temperature(temperature: float) -> None:
 def test_without_a_second_gumbel_the_potential_is_logsumexp(generator: torch.Generator) -> None:
     logits = 3 * torch.randn(20, 7, dtype=torch.float64, generator=generator)
     value = _potential.potential(logits, torch.full((20,), 1e-12, dtype=torch.float64)).value
-    torch.testing.assert_close(value, logits.logsumexp(-1) - logits.amax(-1) + GAMMA, rtol=0, atol=1e-11)
+    torch.testing.assert_close(
+        value, logits.logsumexp(-1) - logits.amax(-1) + GAMMA, rtol=0, atol=1e-11
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -44,7 +48,9 @@ def test_the_mean_and_the_slope_are_the_gradient_of_the_potential(
     torch.testing.assert_close(d_temperature, slope, rtol=0, atol=atol)
 
 
-def test_chunks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch, generator: torch.Generator) -> None:
+def test_chunks_do_not_change_the_result(
+    monkeypatch: pytest.MonkeyPatch, generator: torch.Generator
+) -> None:
     logits = torch.randn(50, 9, generator=generator)
     temperature = 3 * torch.rand(50, generator=generator) + 0.1
     whole = _potential.potential(logits, temperature)
@@ -69,9 +75,14 @@ def test_no_autocast_reaches_the_matrices(generator: torch.Generator) -> None:
         assert torch.equal(_potential.mean(logits, temperature), plain)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch's own use of it
+@pytest.mark.filterwarnings(
+    "ignore:`torch.jit.script` is deprecated:DeprecationWarning"
+)  # torch's own use of it
 def test_derivatives_in_forward_mode_equal_those_in_backward_mode_where_logits_tie() -> None:
-    logits, temperature = torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64), torch.ones(2).double()
+    logits, temperature = (
+        torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64),
+        torch.ones(2).double(),
+    )
 
     def mean(rows: torch.Tensor) -> torch.Tensor:
         return _potential.mean(rows, temperature)
@@ -80,12 +91,19 @@ def test_derivatives_in_forward_mode_equal_those_in_backward_mode_where_logits_t
     torch.testing.assert_close(forward, backward, rtol=0, atol=1e-13)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch's own use of it
+@pytest.mark.filterwarnings(
+    "ignore:`torch.jit.script` is deprecated:DeprecationWarning"
+)  # torch's own use of it
 def test_second_derivatives_may_be_forward_over_backward(generator: torch.Generator) -> None:
-    logits, temperature = torch.randn(1, 4, generator=generator, dtype=torch.float64), torch.ones(1).double()
+    logits, temperature = (
+        torch.randn(1, 4, generator=generator, dtype=torch.float64),
+        torch.ones(1).double(),
+    )
 
     def first(rows: torch.Tensor) -> torch.Tensor:
         return _potential.mean(rows, temperature)[0, 0]
 
     twice_backward = torch.func.jacrev(torch.func.jacrev(first))(logits)
-    torch.testing.assert_close(torch.func.hessian(first)(logits), twice_backward, rtol=0, atol=1e-13)
+    torch.testing.assert_close(
+        torch.func.hessian(first)(logits), twice_backward, rtol=0, atol=1e-13
+    )

@@ -40,14 +40,17 @@ IMAGES = {28: 1, 32: 3, 96: 3}  # side and channels of Fashion-MNIST, CIFAR and 
 
 
 @pytest.mark.parametrize(("name", "n_channels", "n_classes"), SIZES)
-def test_the_number_of_parameters_is_the_published_one(name: str, n_channels: int, n_classes: int) -> None:
+def test_the_number_of_parameters_is_the_published_one(
+    name: str, n_channels: int, n_classes: int
+) -> None:
     with torch.device("meta"):
         net = architectures.make(name, n_channels, n_classes, 0)
     assert sum(p.numel() for p in net.parameters()) == SIZES[name, n_channels, n_classes]
 
 
 @pytest.mark.parametrize(
-    ("name", "side"), [(name, s) for name in FEATURES for s in IMAGES if name != "lenet5" or s == 28]
+    ("name", "side"),
+    [(name, s) for name in FEATURES for s in IMAGES if name != "lenet5" or s == 28],
 )
 def test_the_library_finds_the_head(name: str, side: int) -> None:
     backbone = sc.Backbone(architectures.make(name, IMAGES[side], 10, 0))
@@ -98,7 +101,11 @@ def test_a_seed_is_a_network_and_leaves_the_global_state() -> None:
 
 
 def test_an_unknown_network_and_an_unfit_lenet5_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"one of lenet5, vgg16-bn, vgg16-bn-flat, resnet18, .*; got 'resnet'"):
+    with pytest.raises(
+        ValueError, match=r"one of lenet5, vgg16-bn, vgg16-bn-flat, resnet18, .*; got 'resnet'"
+    ):
         architectures.make("resnet", 3, 10, 0)
-    with pytest.raises(ValueError, match="images of 1 channel and tells 10 classes apart; got 3 and 10"):
+    with pytest.raises(
+        ValueError, match="images of 1 channel and tells 10 classes apart; got 3 and 10"
+    ):
         architectures.make("lenet5", 3, 10, 0)

@@ -32,7 +32,13 @@ def slow_cut(images: Tensor, plan: Tensor, augment: Augmentation) -> Tensor:
 
 @pytest.mark.parametrize(
     "augment",
-    [CROPS_AND_FLIPS, NOTHING, Augmentation(padding=0), Augmentation(flip=False), Augmentation(padding=1, side=4)],
+    [
+        CROPS_AND_FLIPS,
+        NOTHING,
+        Augmentation(padding=0),
+        Augmentation(flip=False),
+        Augmentation(padding=1, side=4),
+    ],
     ids=["both", "nothing", "flips", "crops", "small"],
 )
 def test_a_batch_is_what_slow_loops_make(augment: Augmentation) -> None:
@@ -47,12 +53,20 @@ def test_a_batch_is_what_slow_loops_make(augment: Augmentation) -> None:
 
 def test_a_crop_and_a_flip_by_hand() -> None:
     image = torch.arange(1, 10, dtype=torch.uint8).view(1, 1, 3, 3)  # rows 1 2 3, 4 5 6, 7 8 9
-    pictures = Pictures(image, torch.zeros(1), mean=[0.0], std=[1 / 255], augment=CROPS_AND_FLIPS, device="cpu")
+    pictures = Pictures(
+        image, torch.zeros(1), mean=[0.0], std=[1 / 255], augment=CROPS_AND_FLIPS, device="cpu"
+    )
     cases = {(4, 4, 0): [1, 2, 3, 4, 5, 6, 7, 8, 9], (4, 4, 1): [3, 2, 1, 6, 5, 4, 9, 8, 7]}
-    cases |= {(3, 5, 0): [0, 0, 0, 2, 3, 0, 5, 6, 0], (3, 5, 1): [0, 0, 0, 0, 3, 2, 0, 6, 5], (0, 0, 0): [0] * 9}
+    cases |= {
+        (3, 5, 0): [0, 0, 0, 2, 3, 0, 5, 6, 0],
+        (3, 5, 1): [0, 0, 0, 0, 3, 2, 0, 6, 5],
+        (0, 0, 0): [0] * 9,
+    }
     for (top, left, flip), expected in cases.items():
         made, _ = pictures.cut(torch.tensor([[0], [top], [left], [flip]]))
-        torch.testing.assert_close(made.ravel(), torch.tensor(expected, dtype=torch.float32), rtol=0, atol=1e-5)
+        torch.testing.assert_close(
+            made.ravel(), torch.tensor(expected, dtype=torch.float32), rtol=0, atol=1e-5
+        )
 
 
 def test_without_augmentation_images_are_only_normalised() -> None:
@@ -65,11 +79,17 @@ def test_without_augmentation_images_are_only_normalised() -> None:
 
 @pytest.mark.parametrize(
     ("augment", "most"),
-    [(CROPS_AND_FLIPS, (8, 8, 1)), (Augmentation(padding=0), (0, 0, 1)), (Augmentation(flip=False), (8, 8, 0))],
+    [
+        (CROPS_AND_FLIPS, (8, 8, 1)),
+        (Augmentation(padding=0), (0, 0, 1)),
+        (Augmentation(flip=False), (8, 8, 0)),
+    ],
     ids=["both", "flips", "crops"],
 )
 def test_what_is_drawn(augment: Augmentation, most: tuple[int, ...]) -> None:
-    pictures = Pictures(images_of(500), torch.arange(500), mean=MEAN, std=STD, augment=augment, device="cpu")
+    pictures = Pictures(
+        images_of(500), torch.arange(500), mean=MEAN, std=STD, augment=augment, device="cpu"
+    )
     assert pictures.plan(1, seed=0, epoch=0)[1:].amax((1, 2)).tolist() == [*most]
 
 
@@ -77,14 +97,27 @@ def test_a_small_crop_may_lie_at_every_edge() -> None:
     g = torch.Generator().manual_seed(7)
     images = torch.randint(256, (500, 3, 6, 6), generator=g, dtype=torch.uint8)
     augment = Augmentation(padding=1, side=4, flip=False)
-    pictures = Pictures(images, torch.arange(500), mean=MEAN, std=STD, augment=augment, device="cpu")
+    pictures = Pictures(
+        images, torch.arange(500), mean=MEAN, std=STD, augment=augment, device="cpu"
+    )
     _, top, left, _ = pictures.plan(1, seed=0, epoch=0).view(4, -1)
-    assert sorted(set(top.tolist())) == sorted(set(left.tolist())) == [0, 1, 2, 3, 4]  # the last ends at the padding
+    assert (
+        sorted(set(top.tolist())) == sorted(set(left.tolist())) == [0, 1, 2, 3, 4]
+    )  # the last ends at the padding
 
 
 def test_a_crop_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"A crop of 16 × 16 does not fit into images of \(6, 7\)\."):
-        Pictures(images_of(2), torch.arange(2), mean=MEAN, std=STD, augment=Augmentation(side=16), device="cpu")
+    with pytest.raises(
+        ValueError, match=r"A crop of 16 × 16 does not fit into images of \(6, 7\)\."
+    ):
+        Pictures(
+            images_of(2),
+            torch.arange(2),
+            mean=MEAN,
+            std=STD,
+            augment=Augmentation(side=16),
+            device="cpu",
+        )
 
 
 def test_an_epoch_takes_each_row_once_and_leaves_the_rest_out() -> None:
@@ -98,7 +131,11 @@ def test_an_epoch_takes_each_row_once_and_leaves_the_rest_out() -> None:
 def test_offsets_and_flips_are_uniform() -> None:
     n = 90_000
     _, top, left, flip = draw(n, 1, 9, True, 0, 0).view(4, -1)
-    for counts in (top.bincount(minlength=9), left.bincount(minlength=9), flip.bincount(minlength=2)):
+    for counts in (
+        top.bincount(minlength=9),
+        left.bincount(minlength=9),
+        flip.bincount(minlength=2),
+    ):
         p = 1 / len(counts)
         error = 5 * math.sqrt(n * p * (1 - p))
         assert (counts - n * p).abs().max() < error
@@ -106,7 +143,9 @@ def test_offsets_and_flips_are_uniform() -> None:
 
 
 def test_each_seed_and_epoch_has_a_plan_of_its_own() -> None:
-    plans = {(seed, epoch): draw(64, 8, 9, True, seed, epoch) for seed in range(3) for epoch in range(3)}
+    plans = {
+        (seed, epoch): draw(64, 8, 9, True, seed, epoch) for seed in range(3) for epoch in range(3)
+    }
     assert len({tuple(plan.ravel().tolist()) for plan in plans.values()}) == 9
     assert torch.equal(plans[1, 2], draw(64, 8, 9, True, 1, 2))
     assert not draw(64, 8, 1, False, 1, 2)[1:].any()
@@ -116,7 +155,11 @@ def test_each_seed_and_epoch_has_a_plan_of_its_own() -> None:
     ("images", "n_labels", "sentence"),
     [
         (torch.zeros(2, 3, 4, 4), 2, r"bytes \(N, 3, H, W\).*got torch\.float32 \(2, 3, 4, 4\)"),
-        (torch.zeros(2, 1, 4, 4, dtype=torch.uint8), 2, r"a channel for each mean; got torch\.uint8 \(2, 1, 4, 4\)"),
+        (
+            torch.zeros(2, 1, 4, 4, dtype=torch.uint8),
+            2,
+            r"a channel for each mean; got torch\.uint8 \(2, 1, 4, 4\)",
+        ),
         (
             torch.zeros(2, 3, 4, 4, dtype=torch.uint8),
             3,
@@ -127,4 +170,6 @@ def test_each_seed_and_epoch_has_a_plan_of_its_own() -> None:
 )
 def test_wrong_images_are_refused(images: Tensor, n_labels: int, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        Pictures(images, torch.zeros(n_labels), mean=MEAN, std=STD, augment=CROPS_AND_FLIPS, device="cpu")
+        Pictures(
+            images, torch.zeros(n_labels), mean=MEAN, std=STD, augment=CROPS_AND_FLIPS, device="cpu"
+        )

@@ -24,12 +24,18 @@ def write_idx(folder: Path, split: str, n: int, packed: bool) -> None:
     labels = struct.pack(">4BI", 0, 0, 8, 1, n) + bytes(range(n))
     for part, content in (("images-idx3", images), ("labels-idx1", labels)):
         name = f"{split}-{part}-ubyte"
-        write(folder / (name + ".gz" if packed else name), gzip.compress(content) if packed else content)
+        write(
+            folder / (name + ".gz" if packed else name),
+            gzip.compress(content) if packed else content,
+        )
 
 
 def write_cifar10(folder: Path) -> None:
     for i in range(1, 6):
-        write(folder / "cifar-10-batches-bin" / f"data_batch_{i}.bin", (bytes([i]) + bytes([10 * i]) * 3072) * 2)
+        write(
+            folder / "cifar-10-batches-bin" / f"data_batch_{i}.bin",
+            (bytes([i]) + bytes([10 * i]) * 3072) * 2,
+        )
     write(folder / "cifar-10-batches-bin" / "test_batch.bin", bytes([9]) + bytes(3072))
 
 
@@ -95,7 +101,9 @@ def test_strangers(tmp_path: Path) -> None:
 
 
 def test_an_unknown_name_is_refused_with_those_that_are_known(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="one of fashion-mnist, cifar10, cifar100, stl10; got 'mnist'"):
+    with pytest.raises(
+        ValueError, match="one of fashion-mnist, cifar10, cifar100, stl10; got 'mnist'"
+    ):
         data.load("mnist", tmp_path)
 
 

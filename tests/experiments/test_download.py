@@ -45,7 +45,9 @@ def archive(members: dict[str, bytes]) -> bytes:
     return raw.getvalue()
 
 
-def test_an_archive_is_unpacked_where_load_reads_it(web: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_is_unpacked_where_load_reads_it(
+    web: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (known,) = download.FILES["stl10"]
     content = {
         "stl10_binary/train_X.bin": bytes(3 * 96 * 96),
@@ -61,7 +63,9 @@ def test_an_archive_is_unpacked_where_load_reads_it(web: Path, tmp_path: Path, m
     assert not (tmp_path / "data" / "stl10_binary" / "unlabeled_X.bin").exists()
 
 
-def test_single_files_come_where_load_reads_them(web: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_files_come_where_load_reads_them(
+    web: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     digits = [publish(web / "test_32x32.mat", b"digits", known) for known in download.FILES["svhn"]]
     monkeypatch.setitem(download.FILES, "svhn", tuple(digits))
     download.download("svhn", tmp_path)
@@ -77,7 +81,9 @@ def test_every_file_that_load_reads_is_fetched() -> None:
 
 
 def test_what_has_no_fixed_address_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="one of fashion-mnist, cifar10, cifar100, stl10, svhn; got 'lsun'"):
+    with pytest.raises(
+        ValueError, match="one of fashion-mnist, cifar10, cifar100, stl10, svhn; got 'lsun'"
+    ):
         download.download("lsun", tmp_path)
 
 

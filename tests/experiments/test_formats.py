@@ -28,7 +28,10 @@ def test_idx_by_hand(tmp_path: Path, data: bytes) -> None:
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
-        (b"\x00\x00\x0d\x01", r"expected an IDX file of bytes, which begins with 00 00 08; found 00 00 0d\. Fetch"),
+        (
+            b"\x00\x00\x0d\x01",
+            r"expected an IDX file of bytes, which begins with 00 00 08; found 00 00 0d\. Fetch",
+        ),
         (IDX[:-1], r"expected 6 bytes after the header, for shape \(2, 1, 3\); found 5"),
         (IDX[:9], r"expected 0 bytes after the header"),
         (gzip.compress(IDX)[:-9], "expected a whole gzip file"),
@@ -42,7 +45,9 @@ def test_a_damaged_idx_file_is_named(tmp_path: Path, data: bytes, sentence: str)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"x' does not exist\. Fetch it with experiments\.download"):
+    with pytest.raises(
+        FileNotFoundError, match=r"x' does not exist\. Fetch it with experiments\.download"
+    ):
         formats.read_idx(tmp_path / "x")
 
 
@@ -57,20 +62,28 @@ def test_cifar_by_hand(tmp_path: Path, head: list[int], label: int) -> None:
 
 
 def test_a_cut_cifar_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"whole number of records of 3073 bytes; found 4000 bytes"):
+    with pytest.raises(
+        ValueError, match=r"whole number of records of 3073 bytes; found 4000 bytes"
+    ):
         formats.read_cifar(write(tmp_path / "x.bin", bytes(4000)), 1)
 
 
 def test_stl10_lies_in_columns(tmp_path: Path) -> None:
     pixels = (np.arange(3 * 96 * 96) % 251).astype(np.uint8)
-    images, labels = formats.read_stl10(write(tmp_path / "X", pixels.tobytes()), write(tmp_path / "y", b"\x0a"))
+    images, labels = formats.read_stl10(
+        write(tmp_path / "X", pixels.tobytes()), write(tmp_path / "y", b"\x0a")
+    )
     assert labels.tolist() == [9]
     assert images[0, 1, 5, 9] == (96 * 96 + 9 * 96 + 5) % 251  # plane, then column, then row
     assert images.is_contiguous()
 
 
-@pytest.mark.parametrize(("labels", "sentence"), [(b"\x01\x02", "each of the 1 images of 'X'"), (b"\x00", "1..10")])
-def test_labels_that_are_not_stl10s_are_refused(tmp_path: Path, labels: bytes, sentence: str) -> None:
+@pytest.mark.parametrize(
+    ("labels", "sentence"), [(b"\x01\x02", "each of the 1 images of 'X'"), (b"\x00", "1..10")]
+)
+def test_labels_that_are_not_stl10s_are_refused(
+    tmp_path: Path, labels: bytes, sentence: str
+) -> None:
     with pytest.raises(ValueError, match=sentence):
         formats.read_stl10(write(tmp_path / "X", bytes(3 * 96 * 96)), write(tmp_path / "y", labels))
 
@@ -78,8 +91,16 @@ def test_labels_that_are_not_stl10s_are_refused(tmp_path: Path, labels: bytes, s
 @pytest.mark.parametrize("compressed", [False, True])
 @pytest.mark.parametrize("dtype", ["f8", "f4", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"])
 def test_a_mat_file_is_read_as_scipy_reads_it(tmp_path: Path, dtype: str, compressed: bool) -> None:
-    values = {"big": np.arange(24).reshape(2, 3, 4).astype(dtype), "a": np.ones((1, 1), dtype), "n": np.zeros((0, 2))}
-    savemat(tmp_path / "x.mat", {**values, "text": "skipped", "z": np.array([1j])}, do_compression=compressed)
+    values = {
+        "big": np.arange(24).reshape(2, 3, 4).astype(dtype),
+        "a": np.ones((1, 1), dtype),
+        "n": np.zeros((0, 2)),
+    }
+    savemat(
+        tmp_path / "x.mat",
+        {**values, "text": "skipped", "z": np.array([1j])},
+        do_compression=compressed,
+    )
     ours, reference = formats.read_mat(tmp_path / "x.mat"), loadmat(tmp_path / "x.mat")
     assert sorted(ours) == ["a", "big", "n"]
     for name, value in ours.items():
@@ -108,11 +129,19 @@ def test_small_elements_and_narrow_numbers_by_hand(tmp_path: Path, order: str) -
 @pytest.mark.parametrize("compressed", [False, True])
 def test_svhn_by_hand(tmp_path: Path, compressed: bool, generator: torch.Generator) -> None:
     x = torch.randint(256, (32, 32, 3, 4), generator=generator, dtype=torch.uint8).numpy()
-    savemat(tmp_path / "x.mat", {"X": x, "y": np.array([[1], [10], [9], [2]])}, do_compression=compressed)
+    savemat(
+        tmp_path / "x.mat",
+        {"X": x, "y": np.array([[1], [10], [9], [2]])},
+        do_compression=compressed,
+    )
     images, labels = formats.read_svhn(tmp_path / "x.mat")
     assert labels.tolist() == [1, 0, 9, 2]
     assert images[3, 2, 5, 9] == int(x[5, 9, 2, 3])
-    assert (images.shape, images.dtype, images.is_contiguous()) == ((4, 3, 32, 32), torch.uint8, True)
+    assert (images.shape, images.dtype, images.is_contiguous()) == (
+        (4, 3, 32, 32),
+        torch.uint8,
+        True,
+    )
 
 
 def test_a_mat_file_without_digits_is_refused(tmp_path: Path) -> None:
@@ -156,7 +185,9 @@ def test_a_folder_of_images_by_hand(tmp_path: Path) -> None:
     assert images[:, :, 0, 0].tolist() == [[255, 0, 0], [0, 255, 0], [7, 7, 7]]
 
 
-def test_images_of_the_right_side_are_not_resampled(tmp_path: Path, generator: torch.Generator) -> None:
+def test_images_of_the_right_side_are_not_resampled(
+    tmp_path: Path, generator: torch.Generator
+) -> None:
     pixels = torch.randint(256, (6, 6, 3), generator=generator, dtype=torch.uint8)
     Image.fromarray(pixels.numpy()).save(tmp_path / "x.png")
     assert torch.equal(formats.read_images(tmp_path, 6)[0], pixels.permute(2, 0, 1))
@@ -171,7 +202,9 @@ def test_a_folder_without_images_is_named(tmp_path: Path) -> None:
         formats.read_images(write(tmp_path / "x.png", b"no image").parent, 2)
 
 
-def test_without_pillow_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pillow_the_remedy_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(formats, "find_spec", lambda _: None)
     with pytest.raises(ImportError, match="pip install pillow"):
         formats.read_images(write(tmp_path / "x.png", b"").parent, 2)

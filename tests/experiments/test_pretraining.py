@@ -49,7 +49,14 @@ def pictures_of(augment: Augmentation = CROPS_AND_FLIPS, device: str = "cpu") ->
 def trained(seeds: Sequence[int], device: str = "cpu", **settings: Any) -> list[dict[str, Tensor]]:
     """Return the state of networks that were trained together."""
     networks = [net_of(seed).to(device) for seed in seeds]
-    arguments = {"mean": MEAN, "std": STD, "augment": CROPS_AND_FLIPS, "epochs": 3, "batch_size": BATCH, **settings}
+    arguments = {
+        "mean": MEAN,
+        "std": STD,
+        "augment": CROPS_AND_FLIPS,
+        "epochs": 3,
+        "batch_size": BATCH,
+        **settings,
+    }
     train(networks, *images_and_labels(), seeds=seeds, **arguments)
     return [{name: value.cpu() for name, value in net.state_dict().items()} for net in networks]
 
@@ -57,7 +64,9 @@ def trained(seeds: Sequence[int], device: str = "cpu", **settings: Any) -> list[
 def reference(seed: int, n_steps: int, epochs: int, autocast: bool = False) -> dict[str, Tensor]:
     """Return the state of a network that torch's optimiser and schedule trained."""
     net, pictures, steps = net_of(seed), pictures_of(), N // BATCH
-    optimiser = torch.optim.SGD(net.parameters(), 0.1, momentum=MOMENTUM, weight_decay=DECAY, foreach=False)
+    optimiser = torch.optim.SGD(
+        net.parameters(), 0.1, momentum=MOMENTUM, weight_decay=DECAY, foreach=False
+    )
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, epochs * steps)
     for i in range(n_steps):
         images, labels = pictures.cut(pictures.plan(BATCH, seed, i // steps)[:, i % steps])
@@ -71,7 +80,9 @@ def reference(seed: int, n_steps: int, epochs: int, autocast: bool = False) -> d
 
 
 def assert_close(ours: dict[str, Tensor], theirs: dict[str, Tensor], tolerance: float) -> None:
-    torch.testing.assert_close(ours, {name: value.cpu() for name, value in theirs.items()}, rtol=0, atol=tolerance)
+    torch.testing.assert_close(
+        ours, {name: value.cpu() for name, value in theirs.items()}, rtol=0, atol=tolerance
+    )
 
 
 @pytest.mark.parametrize(("n_steps", "tolerance"), [(1, 1e-6), (2, 1e-6), (9, 1e-5)])
@@ -104,12 +115,18 @@ def test_the_copies_that_compute_follow_the_weights_that_learn() -> None:
     dtypes = [copy.dtype for copy in learner.copies.values()]
     assert (
         dtypes
-        == [torch.bfloat16] * 2 + [torch.float32] * 2 + [torch.bfloat16] + [torch.float32] * 2 + [torch.bfloat16] * 2
+        == [torch.bfloat16] * 2
+        + [torch.float32] * 2
+        + [torch.bfloat16]
+        + [torch.float32] * 2
+        + [torch.bfloat16] * 2
     )
     images, labels = pictures_of().cut(pictures_of().plan(BATCH, 0, 0)[:, 0])
     learner.step(images, labels, torch.tensor(0.1))
     for name, weight in learner.net.named_parameters():
-        assert torch.equal(learner.copies[name].detach(), weight.detach().to(learner.copies[name].dtype)), name
+        assert torch.equal(
+            learner.copies[name].detach(), weight.detach().to(learner.copies[name].dtype)
+        ), name
 
 
 def test_the_rate_falls_from_a_tenth_to_zero_by_a_cosine() -> None:
@@ -157,7 +174,13 @@ def test_networks_trained_together_are_those_trained_alone() -> None:
 
 def test_a_training_in_two_parts_is_one_training(tmp_path: Path) -> None:
     whole, seeds, path = trained([0, 1]), [0, 1], tmp_path / "new" / "state.safetensors"
-    arguments: dict[str, Any] = {"mean": MEAN, "std": STD, "augment": CROPS_AND_FLIPS, "epochs": 3, "batch_size": BATCH}
+    arguments: dict[str, Any] = {
+        "mean": MEAN,
+        "std": STD,
+        "augment": CROPS_AND_FLIPS,
+        "epochs": 3,
+        "batch_size": BATCH,
+    }
     arguments |= {"seeds": seeds, "checkpoint": path}
     interrupted = [net_of(seed) for seed in seeds]
     told: list[int] = []
@@ -167,7 +190,9 @@ def test_a_training_in_two_parts_is_one_training(tmp_path: Path) -> None:
     half.run_epoch()
     half.save(path)
     resumed = [net_of(9), net_of(9)]  # what they were before is forgotten
-    assert train(resumed, *images_and_labels(), **arguments, on_epoch=lambda epoch, _: told.append(epoch))
+    assert train(
+        resumed, *images_and_labels(), **arguments, on_epoch=lambda epoch, _: told.append(epoch)
+    )
     assert told == [2, 3]
     for net, expected in zip(resumed, whole, strict=True):
         assert all(torch.equal(value, expected[name]) for name, value in net.state_dict().items())
@@ -196,7 +221,10 @@ def test_the_state_of_another_training_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "state.safetensors"
     Training([net_of(0)], pictures_of(), [0], epochs=3, batch_size=BATCH).save(path)
     other = Training([net_of(0)], pictures_of(), [1], epochs=3, batch_size=BATCH)
-    with pytest.raises(ValueError, match=r"is of another training: .*'seeds': \[0\].*not .*'seeds': \[1\].*Remove it"):
+    with pytest.raises(
+        ValueError,
+        match=r"is of another training: .*'seeds': \[0\].*not .*'seeds': \[1\].*Remove it",
+    ):
         other.restore(path)
 
 
@@ -215,7 +243,14 @@ def test_the_networks_get_mode_and_order_back() -> None:
     net = net_of(0)
     net[1].eval()
     train(
-        [net], *images_and_labels(), mean=MEAN, std=STD, augment=CROPS_AND_FLIPS, seeds=[0], epochs=1, batch_size=BATCH
+        [net],
+        *images_and_labels(),
+        mean=MEAN,
+        std=STD,
+        augment=CROPS_AND_FLIPS,
+        seeds=[0],
+        epochs=1,
+        batch_size=BATCH,
     )
     assert [module.training for module in net] == [True, False, *[True] * 6]
     assert all(p.is_contiguous() and p.grad is None for p in net.parameters())
@@ -225,18 +260,36 @@ def test_a_training_that_diverges_says_so() -> None:
     images, labels = images_and_labels()
     net = net_of(0)
     nn.init.constant_(net.get_parameter("7.bias"), math.inf)
-    with pytest.raises(FloatingPointError, match=r"The losses of epoch 1 are \[nan\]: the training diverged"):
-        train([net], images, labels, mean=MEAN, std=STD, augment=CROPS_AND_FLIPS, seeds=[0], epochs=1, batch_size=BATCH)
+    with pytest.raises(
+        FloatingPointError, match=r"The losses of epoch 1 are \[nan\]: the training diverged"
+    ):
+        train(
+            [net],
+            images,
+            labels,
+            mean=MEAN,
+            std=STD,
+            augment=CROPS_AND_FLIPS,
+            seeds=[0],
+            epochs=1,
+            batch_size=BATCH,
+        )
 
 
 def test_arguments_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="one seed for each of the 1 networks; got 2"):
         Training([net_of(0)], pictures_of(), [0, 1])
-    with pytest.raises(ValueError, match=r"`batch_size` must be in 1\.\.50, the number of images; got 128"):
+    with pytest.raises(
+        ValueError, match=r"`batch_size` must be in 1\.\.50, the number of images; got 128"
+    ):
         Training([net_of(0)], pictures_of(), [0])
     apart = [net_of(0), net_of(1).to("meta")]
-    with pytest.raises(ValueError, match=r"`networks` must be on one device; found \['cpu', 'meta'\]"):
-        train(apart, *images_and_labels(), mean=MEAN, std=STD, augment=CROPS_AND_FLIPS, seeds=[0, 1])
+    with pytest.raises(
+        ValueError, match=r"`networks` must be on one device; found \['cpu', 'meta'\]"
+    ):
+        train(
+            apart, *images_and_labels(), mean=MEAN, std=STD, augment=CROPS_AND_FLIPS, seeds=[0, 1]
+        )
 
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -246,7 +299,9 @@ needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 def test_replayed_steps_on_streams_are_those_of_the_cpu() -> None:
     tf32, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False
     try:
-        for ours, expected in zip(trained([0, 1, 2], "cuda", dtype=torch.float32), trained([0, 1, 2]), strict=True):
+        for ours, expected in zip(
+            trained([0, 1, 2], "cuda", dtype=torch.float32), trained([0, 1, 2]), strict=True
+        ):
             assert_close(ours, expected, 1e-3)
     finally:
         torch.backends.cudnn.allow_tf32 = tf32

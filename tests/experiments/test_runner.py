@@ -50,13 +50,27 @@ def small_networks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def arguments(study: str, data: Path, cache: Path, *more: str) -> list[str]:
-    return ["run", study, "--data", str(data), "--cache", str(cache), "--trial", "--workers", "0", *more]
+    return [
+        "run",
+        study,
+        "--data",
+        str(data),
+        "--cache",
+        str(cache),
+        "--trial",
+        "--workers",
+        "0",
+        *more,
+    ]
 
 
 def records(cache: Path) -> dict[str, Any]:
     """Return all records below a cache folder, by path."""
     results = cache / "trial" / "results"
-    return {str(p.relative_to(results)): json.loads(p.read_text()) for p in sorted(results.rglob("*.json"))}
+    return {
+        str(p.relative_to(results)): json.loads(p.read_text())
+        for p in sorted(results.rglob("*.json"))
+    }
 
 
 def without_times(found: dict[str, Any]) -> dict[str, Any]:
@@ -68,7 +82,12 @@ def without_times(found: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.usefixtures("small_networks")
 @pytest.mark.parametrize("row", TABLE1_ROWS)
 def test_table_1_from_the_official_formats(row: str, data: Path, tmp_path: Path) -> None:
-    assert main(arguments("table1", data, tmp_path, "--rows", row, "--seeds", "3", "--methods", *QUICK)) == 0
+    assert (
+        main(
+            arguments("table1", data, tmp_path, "--rows", row, "--seeds", "3", "--methods", *QUICK)
+        )
+        == 0
+    )
     found = records(tmp_path)
     assert list(found) == [f"table1/{row}/3/{method}.json" for method in sorted(QUICK)]
     for path, record in found.items():
@@ -83,13 +102,35 @@ def test_table_1_from_the_official_formats(row: str, data: Path, tmp_path: Path)
         assert all(value is not None for key, value in record["timings"].items())
         assert record["versions"].keys() == {"simplexcal", "torch", "python"}
     assert found[f"table1/{row}/3/sts-paper.json"]["mixed_in"] == "float32"
-    assert found[f"table1/{row}/3/sts-paper.json"]["beta"] in [round(0.1 * i, 1) for i in range(2, 21)]
+    assert found[f"table1/{row}/3/sts-paper.json"]["beta"] in [
+        round(0.1 * i, 1) for i in range(2, 21)
+    ]
 
 
 def test_the_default_method_runs_too(data: Path, tmp_path: Path) -> None:
-    assert main(arguments("table1", data, tmp_path, "--rows", "fmnist-lenet5", "--seeds", "0", "--methods", "sts")) == 0
+    assert (
+        main(
+            arguments(
+                "table1",
+                data,
+                tmp_path,
+                "--rows",
+                "fmnist-lenet5",
+                "--seeds",
+                "0",
+                "--methods",
+                "sts",
+            )
+        )
+        == 0
+    )
     record = records(tmp_path)["table1/fmnist-lenet5/0/sts.json"]
-    assert record["mixes"] == {"kind": "features", "per_class": 100, "n_shuffles": 10, "fresh": True}
+    assert record["mixes"] == {
+        "kind": "features",
+        "per_class": 100,
+        "n_shuffles": 10,
+        "fresh": True,
+    }
     assert record["mixed_in"] is None  # no image is mixed
     assert record["metrics"]["epistemic"] < 0
 
@@ -105,9 +146,14 @@ def test_the_default_method_runs_too(data: Path, tmp_path: Path) -> None:
         ("forms", ("none", "sts-paper")),
     ],
 )
-def test_the_other_studies(study: str, methods: tuple[str, ...], data: Path, tmp_path: Path) -> None:
+def test_the_other_studies(
+    study: str, methods: tuple[str, ...], data: Path, tmp_path: Path
+) -> None:
     row = "cifar10-resnet18" if study != "forms" else "stl10-resnet18-strided"
-    assert main(arguments(study, data, tmp_path, "--rows", row, "--seeds", "0", "--methods", *methods)) == 0
+    assert (
+        main(arguments(study, data, tmp_path, "--rows", row, "--seeds", "0", "--methods", *methods))
+        == 0
+    )
     found = records(tmp_path)
     assert list(found) == sorted(f"{study}/{row}/0/{method}.json" for method in methods)
     for record in found.values():
@@ -116,7 +162,10 @@ def test_the_other_studies(study: str, methods: tuple[str, ...], data: Path, tmp
             errors = {tried["beta"]: tried["validation"]["ece"] for tried in record["betas"]}
             assert record["beta"] == min(errors, key=lambda beta: errors[beta])
             assert record["validation"]["ece"] == errors[record["beta"]]
-    assert all((record["betas"] is None) == (record["method"] in ("none", "adats", "pts")) for record in found.values())
+    assert all(
+        (record["betas"] is None) == (record["method"] in ("none", "adats", "pts"))
+        for record in found.values()
+    )
 
 
 @pytest.mark.usefixtures("small_networks")
@@ -125,13 +174,22 @@ def test_rows_of_one_data_set_train_together_and_each_network_as_if_alone(
 ) -> None:
     rows = ("cifar100-resnet50", "cifar100-densenet121")
     some = ("--seeds", "0,2", "--methods", "none")
-    command = arguments("table1", data, tmp_path / "together", "--rows", *rows, *some, "--at-once", "3")
+    command = arguments(
+        "table1", data, tmp_path / "together", "--rows", *rows, *some, "--at-once", "3"
+    )
     assert main(command) == 0
     said = capsys.readouterr().err
     assert "cifar100-resnet50, seeds 0, 2 and cifar100-densenet121, seeds 0: pre-training" in said
     assert "\ncifar100-densenet121, seeds 2: pre-training" in re.sub(r"\d\d:\d\d:\d\d ", "", said)
     for row in rows:
-        assert main(arguments("table1", data, tmp_path / "alone", "--rows", row, *some, "--at-once", "1")) == 0
+        assert (
+            main(
+                arguments(
+                    "table1", data, tmp_path / "alone", "--rows", row, *some, "--at-once", "1"
+                )
+            )
+            == 0
+        )
     together, alone = (without_times(records(tmp_path / name)) for name in ("together", "alone"))
     training = [record["training"] for record in together.values()]
     assert [(made["at_once"], made["rows"]) for made in training] == [
@@ -165,13 +223,19 @@ def test_strangers_are_detected_with_the_calibrators_of_table_1(
     plain = found["ood/cifar10-resnet18-svhn/0/none.json"]["ood"]
     assert "sampled_entropy_auroc" not in plain
     assert plain["differential_entropy_auroc"] is None
-    assert 0 <= plain["energy_auroc"] == record["ood"]["energy_auroc"] <= 1  # of the network, whatever the method
+    assert (
+        0 <= plain["energy_auroc"] == record["ood"]["energy_auroc"] <= 1
+    )  # of the network, whatever the method
 
 
-def test_a_factor_of_the_logits_leaves_temperature_scaling_as_it_is(data: Path, tmp_path: Path) -> None:
+def test_a_factor_of_the_logits_leaves_temperature_scaling_as_it_is(
+    data: Path, tmp_path: Path
+) -> None:
     some = ("--rows", "fmnist-lenet5", "--seeds", "0", "--methods", "none", "ts", "ts-x0.3")
     assert main(arguments("variants", data, tmp_path, *some)) == 0
-    plain, scaled = (records(tmp_path)[f"variants/fmnist-lenet5/0/{m}.json"] for m in ("ts", "ts-x0.3"))
+    plain, scaled = (
+        records(tmp_path)[f"variants/fmnist-lenet5/0/{m}.json"] for m in ("ts", "ts-x0.3")
+    )
     assert scaled["metrics"]["nll"] == pytest.approx(plain["metrics"]["nll"], abs=1e-4)
     assert scaled["labels_preserved"]
 
@@ -179,8 +243,14 @@ def test_a_factor_of_the_logits_leaves_temperature_scaling_as_it_is(data: Path, 
 def test_fewer_images_calibrate_and_all_of_the_test_half_judge(data: Path, tmp_path: Path) -> None:
     some = ("--rows", "fmnist-lenet5", "--seeds", "1", "--methods", "ts-of-100", "ts-of-2000")
     assert main(arguments("few", data, tmp_path, *some)) == 0
-    assert main(arguments("table1", data, tmp_path, *some[:-2], "ts")) == 0  # all 160 of the tiny data
-    where = ("few/fmnist-lenet5/1/ts-of-100", "few/fmnist-lenet5/1/ts-of-2000", "table1/fmnist-lenet5/1/ts")
+    assert (
+        main(arguments("table1", data, tmp_path, *some[:-2], "ts")) == 0
+    )  # all 160 of the tiny data
+    where = (
+        "few/fmnist-lenet5/1/ts-of-100",
+        "few/fmnist-lenet5/1/ts-of-2000",
+        "table1/fmnist-lenet5/1/ts",
+    )
     few, many, all_ = (records(tmp_path)[f"{name}.json"] for name in where)
     assert few["n_fit"] == 100
     assert many["metrics"]["nll"] == pytest.approx(all_["metrics"]["nll"], abs=1e-6)
@@ -188,17 +258,29 @@ def test_fewer_images_calibrate_and_all_of_the_test_half_judge(data: Path, tmp_p
     assert few["metrics"]["n"] == all_["metrics"]["n"] == 160
 
 
-def test_the_halves_exchanged_calibrate_with_what_judges_in_table_1(data: Path, tmp_path: Path) -> None:
+def test_the_halves_exchanged_calibrate_with_what_judges_in_table_1(
+    data: Path, tmp_path: Path
+) -> None:
     some = ("--rows", "fmnist-lenet5", "--seeds", "1", "--methods")
-    assert main(arguments("exchanged", data, tmp_path, *some, "none-exchanged", "ts-exchanged")) == 0
+    assert (
+        main(arguments("exchanged", data, tmp_path, *some, "none-exchanged", "ts-exchanged")) == 0
+    )
     assert main(arguments("table1", data, tmp_path, *some, "none", "ts")) == 0
     there = {m: records(tmp_path)[f"table1/fmnist-lenet5/1/{m}.json"] for m in ("none", "ts")}
-    here = {m: records(tmp_path)[f"exchanged/fmnist-lenet5/1/{m}-exchanged.json"] for m in ("none", "ts")}
+    here = {
+        m: records(tmp_path)[f"exchanged/fmnist-lenet5/1/{m}-exchanged.json"]
+        for m in ("none", "ts")
+    }
     assert here["none"]["exchanged"]
     assert not there["none"]["exchanged"]
-    for half, other in (("validation", "metrics"), ("metrics", "validation")):  # what no fit has touched
+    for half, other in (
+        ("validation", "metrics"),
+        ("metrics", "validation"),
+    ):  # what no fit has touched
         assert here["none"][half]["nll"] == pytest.approx(there["none"][other]["nll"], abs=1e-6)
-    assert here["ts"]["validation"]["nll"] < there["ts"]["metrics"]["nll"]  # fitted to it, against not
+    assert (
+        here["ts"]["validation"]["nll"] < there["ts"]["metrics"]["nll"]
+    )  # fitted to it, against not
     assert here["ts"]["metrics"]["nll"] > there["ts"]["validation"]["nll"]
 
 
@@ -229,21 +311,36 @@ def test_an_interrupted_training_goes_on_in_the_company_it_had(data: Path, tmp_p
 
     rows = ("stl10-vgg16-bn", "stl10-resnet18")
     assert main([*command("0,12", "--rows", *rows), "--at-once", "3", "--seconds", "0"]) == LEFT
-    checkpoint = tmp_path / "trial" / "training" / "stl10-vgg16-bn-0-12+stl10-resnet18-0.safetensors"
+    checkpoint = (
+        tmp_path / "trial" / "training" / "stl10-vgg16-bn-0-12+stl10-resnet18-0.safetensors"
+    )
     assert list(checkpoint.parent.iterdir()) == [checkpoint]
-    assert main(command("0-1", "--rows", "stl10-vgg16-bn")) == 0  # another command, of which one network is in there
+    assert (
+        main(command("0-1", "--rows", "stl10-vgg16-bn")) == 0
+    )  # another command, of which one network is in there
     found = records(tmp_path)
     assert [record["training"]["at_once"] for record in found.values()] == [3, 1]
     assert main(command("0,12", "--rows", *rows)) == 0
     assert not list(checkpoint.parent.iterdir())
     at_once = {(r["row"], r["seed"]): r["training"]["at_once"] for r in records(tmp_path).values()}
     first, second = rows
-    assert at_once == {(first, 0): 3, (first, 1): 1, (first, 12): 3, (second, 0): 3, (second, 12): 1}
+    assert at_once == {
+        (first, 0): 3,
+        (first, 1): 1,
+        (first, 12): 3,
+        (second, 0): 3,
+        (second, 12): 1,
+    }
 
 
 @pytest.mark.usefixtures("small_networks")
 def test_networks_of_one_augmentation_train_together(data: Path, tmp_path: Path) -> None:
-    rows = ("stl10-resnet18-pooled", "stl10-resnet18-flips", "stl10-resnet18-strided", "stl10-resnet18-small")
+    rows = (
+        "stl10-resnet18-pooled",
+        "stl10-resnet18-flips",
+        "stl10-resnet18-strided",
+        "stl10-resnet18-small",
+    )
     some = ("--seeds", "0", "--methods", "none", "--rows", *rows)
     assert main(arguments("forms", data, tmp_path, *some)) == 0
     trainings = {record["row"]: record["training"] for record in records(tmp_path).values()}
@@ -251,7 +348,9 @@ def test_networks_of_one_augmentation_train_together(data: Path, tmp_path: Path)
         zip(rows, (2, 1, 2, 1), strict=True)
     )
     augments = {row: tuple(training["augment"].values()) for row, training in trainings.items()}
-    assert augments == dict(zip(rows, ((4, None, True), (0, None, True), (4, None, True), (4, 32, True)), strict=True))
+    assert augments == dict(
+        zip(rows, ((4, None, True), (0, None, True), (4, None, True), (4, 32, True)), strict=True)
+    )
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])
@@ -261,7 +360,17 @@ def test_a_job_that_fails_does_not_end_the_others(
     tiny.write_fashion_mnist(tmp_path)
     labels = tmp_path / "fashion-mnist" / "t10k-labels-idx1-ubyte"
     labels.write_bytes(labels.read_bytes().replace(bytes([9]), bytes([7])))  # a class is missing
-    some = ("--rows", "fmnist-lenet5", "--seeds", "0", "--methods", "sts-paper", "none", "--workers", workers)
+    some = (
+        "--rows",
+        "fmnist-lenet5",
+        "--seeds",
+        "0",
+        "--methods",
+        "sts-paper",
+        "none",
+        "--workers",
+        workers,
+    )
     assert main(arguments("table1", tmp_path, tmp_path, *some)) == 1
     assert list(records(tmp_path)) == ["table1/fmnist-lenet5/0/none.json"]
     said = capsys.readouterr().err
@@ -269,15 +378,25 @@ def test_a_job_that_fails_does_not_end_the_others(
     assert "missing: 9" in said
 
 
-def test_data_that_are_not_there_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments("table1", tmp_path, tmp_path, "--rows", "cifar10-resnet18", "--seeds", "0")) == 1
+def test_data_that_are_not_there_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        main(arguments("table1", tmp_path, tmp_path, "--rows", "cifar10-resnet18", "--seeds", "0"))
+        == 1
+    )
     assert "cifar-10-batches-bin" in capsys.readouterr().err
 
 
 def test_bad_arguments_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert "python -m experiments run STUDY" in capsys.readouterr().out
-    for wrong in (["--seeds", "a"], ["--rows", "mnist"], ["--methods", "best"], ["--rows", "stl10-vgg16-bn-flat"]):
+    for wrong in (
+        ["--seeds", "a"],
+        ["--rows", "mnist"],
+        ["--methods", "best"],
+        ["--rows", "stl10-vgg16-bn-flat"],
+    ):
         with pytest.raises(SystemExit, match="2"):
             main(["run", "table1", "--data", "x", "--cache", "x", *wrong])
     assert "--rows: table1 has fmnist-lenet5, " in capsys.readouterr().err
@@ -288,7 +407,9 @@ class Runner:
 
     def __init__(self) -> None:
         self.context = get_context("forkserver")
-        self.context.set_forkserver_preload(["experiments.__main__", "torch._dynamo"])  # Adam wants the latter
+        self.context.set_forkserver_preload(
+            ["experiments.__main__", "torch._dynamo"]
+        )  # Adam wants the latter
 
     def start(self, command: list[str]) -> ForkServerProcess:
         process = self.context.Process(target=_quiet_main, args=(command,))
@@ -309,7 +430,12 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def test_killed_ten_times_it_ends_with_the_same_records(data: Path, tmp_path: Path) -> None:
-    methods = ("none", "ts", "pts", "sts-paper")  # the slowest comes last, so that no kill comes too late
+    methods = (
+        "none",
+        "ts",
+        "pts",
+        "sts-paper",
+    )  # the slowest comes last, so that no kill comes too late
     some = ("--rows", "fmnist-lenet5", "--seeds", "0-1", "--methods", *methods)
     runner, undisturbed, killed = Runner(), tmp_path / "undisturbed", tmp_path / "killed"
     whole = runner.start(arguments("table1", data, undisturbed, *some))
@@ -327,7 +453,9 @@ def test_killed_ten_times_it_ends_with_the_same_records(data: Path, tmp_path: Pa
         process.join()
         assert process.exitcode == -signal.SIGKILL
         for path in (killed / "trial" / "results").rglob("*.json"):
-            assert seen.setdefault(path, path.stat().st_mtime_ns) == path.stat().st_mtime_ns  # nothing is done twice
+            assert (
+                seen.setdefault(path, path.stat().st_mtime_ns) == path.stat().st_mtime_ns
+            )  # nothing is done twice
     last = runner.start(arguments("table1", data, killed, *some))
     last.join()
     assert last.exitcode == 0
@@ -337,7 +465,18 @@ def test_killed_ten_times_it_ends_with_the_same_records(data: Path, tmp_path: Pa
 
 
 def test_workers_end_with_the_runner(data: Path, tmp_path: Path) -> None:
-    command = arguments("table1", data, tmp_path, "--rows", "fmnist-lenet5", "--seeds", "0", "--methods", "none", "sts")
+    command = arguments(
+        "table1",
+        data,
+        tmp_path,
+        "--rows",
+        "fmnist-lenet5",
+        "--seeds",
+        "0",
+        "--methods",
+        "none",
+        "sts",
+    )
     process = Runner().start([*command, "--workers", "1"])
     while not records(tmp_path):
         assert process.is_alive()
@@ -355,5 +494,8 @@ def test_workers_end_with_the_runner(data: Path, tmp_path: Path) -> None:
 
 def _children(parent: int | None) -> list[int]:
     """Return the processes whose parent this is."""
-    stats = {int(p.parent.name): p.read_text().rpartition(")")[2].split() for p in Path("/proc").glob("[0-9]*/stat")}
+    stats = {
+        int(p.parent.name): p.read_text().rpartition(")")[2].split()
+        for p in Path("/proc").glob("[0-9]*/stat")
+    }
     return [pid for pid, fields in stats.items() if int(fields[1]) == parent]

@@ -30,7 +30,9 @@ def started() -> Iterator[Browser]:
         path = find(playwright)
         if path is None:
             (pytest.fail if REQUIRED else pytest.skip)(ABSENT)
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])  # root has no sandbox
+        browser = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox"]
+        )  # root has no sandbox
         try:
             yield browser
         finally:

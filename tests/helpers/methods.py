@@ -24,14 +24,21 @@ METHODS: dict[str, Callable[[], Calibrator]] = {
     "pts": lambda: ParameterizedTemperatureScaling(n_steps=20, learning_rate=1e-3),
     "adats": lambda: AdaptiveTemperatureScaling(n_epochs=1),
     "dirichlet": lambda: DirichletTemperatureScaling(n_steps=20, widths=(8,)),
-    "sts": lambda: SimplexTemperatureScaling(betas=(1.0, 2.0), n_steps=20, pool_size=200, widths=(8,)),
+    "sts": lambda: SimplexTemperatureScaling(
+        betas=(1.0, 2.0), n_steps=20, pool_size=200, widths=(8,)
+    ),
 }
 
 
 def state(net: nn.Module) -> list[Any]:
     """Return all that must not change, in a form that == compares bit for bit."""
-    tensors = {name: (value.dtype, value.numpy().tobytes()) for name, value in net.state_dict().items()}
+    tensors = {
+        name: (value.dtype, value.numpy().tobytes()) for name, value in net.state_dict().items()
+    }
     flags = [(name, p.requires_grad, p.grad is None) for name, p in net.named_parameters()]
     modes = [(name, module.training) for name, module in net.named_modules()]
-    hooks = [[list(x.items()) for x in vars(m).values() if isinstance(x, OrderedDict)] for m in net.modules()]
+    hooks = [
+        [list(x.items()) for x in vars(m).values() if isinstance(x, OrderedDict)]
+        for m in net.modules()
+    ]
     return [tensors, flags, modes, hooks]

@@ -37,7 +37,9 @@ def outputs(n: int, seed: int = 0) -> Outputs:
 @cache
 def fitted(method: str) -> Calibrator:
     data = outputs(400, seed=2)
-    labels = torch.multinomial((data.logits / 2).softmax(-1), 1, generator=Generator().manual_seed(3)).squeeze(1)
+    labels = torch.multinomial(
+        (data.logits / 2).softmax(-1), 1, generator=Generator().manual_seed(3)
+    ).squeeze(1)
     mixup = FeatureMixup(head(), Outputs(data.logits / 2, data.features), labels)
     return METHODS[method]().fit(data, labels, mixup=mixup, generator=Generator().manual_seed(4))
 
@@ -57,7 +59,11 @@ def columns(n: int, seed: int = 0) -> dict[str, Any]:
     data = outputs(n, seed)
     assert data.features is not None
     keys = [f"row {7 * i}" for i in range(n)]
-    return {"id": keys, **numbered("logit", data.logits.numpy()), **numbered("feature", data.features.numpy())}
+    return {
+        "id": keys,
+        **numbered("logit", data.logits.numpy()),
+        **numbered("feature", data.features.numpy()),
+    }
 
 
 def write(path: Path, content: dict[str, Any], group: int = 1000) -> Path:

@@ -11,7 +11,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 LOOPBACK = ("0100007F", "0000000000000000FFFF00000100007F")  # as the kernel writes 127.0.0.1
-DETECTION = {"initial_delay_ms": 1000, "period_ms": 500, "timeout_ms": 1000, "failure_threshold": 6}  # of a dead node
+DETECTION = {
+    "initial_delay_ms": 1000,
+    "period_ms": 500,
+    "timeout_ms": 1000,
+    "failure_threshold": 6,
+}  # of a dead node
 
 
 class Cluster(NamedTuple):
@@ -32,10 +37,16 @@ class Cluster(NamedTuple):
 def two_nodes() -> Iterator[Cluster]:
     """Start the nodes with a new token in a file, and stop them."""
     script = Path(__file__).with_name("two_nodes.py")
-    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder:  # a socket's path must be short
+    with tempfile.TemporaryDirectory(
+        prefix="ray", dir="/tmp"
+    ) as folder:  # a socket's path must be short
         environment = _environment(Path(folder))
         with subprocess.Popen(
-            [sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+            [sys.executable, script],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
         ) as process:
             assert process.stdout is not None
             address, second = process.stdout.readline().split()
@@ -85,8 +96,16 @@ def listeners(pids: set[int]) -> set[str]:
     for fd in (fd for pid in pids for fd in _files(pid)):
         with suppress(OSError):  # it was closed meanwhile
             sockets.add(str(fd.readlink()))
-    rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
-    return {row[1].partition(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets}
+    rows = [
+        line.split()
+        for name in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]
+    ]
+    return {
+        row[1].partition(":")[0]
+        for row in rows
+        if row[3] == "0A" and f"socket:[{row[9]}]" in sockets
+    }
 
 
 def _files(pid: int) -> list[Path]:

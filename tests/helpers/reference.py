@@ -50,7 +50,9 @@ def mean_by_laplace(logits: list[float], temperature: float) -> list[float]:
     def laplace(g: float, s: float, *, tilted: bool) -> float:
         def integrand(v: float) -> float:
             log_tx = s + (g - v) / temperature
-            return float(np.exp(v - np.exp(v) - np.exp(min(log_tx, 700.0)) + (log_tx if tilted else 0.0)))
+            return float(
+                np.exp(v - np.exp(v) - np.exp(min(log_tx, 700.0)) + (log_tx if tilted else 0.0))
+            )
 
         return float(quad(integrand, -45, 4, epsabs=1e-13, epsrel=1e-12, limit=400)[0])
 
@@ -59,7 +61,10 @@ def mean_by_laplace(logits: list[float], temperature: float) -> list[float]:
 
     centre = -max(logits) / temperature
     low, high = centre - 36 * max(1, 1 / temperature), centre + 6 / temperature + 8
-    return [float(quad(outer, low, high, args=(k,), epsabs=1e-10, limit=200)[0]) for k in range(len(logits))]
+    return [
+        float(quad(outer, low, high, args=(k,), epsabs=1e-10, limit=200)[0])
+        for k in range(len(logits))
+    ]
 
 
 def mean_of_many(values: Array, counts: NDArray[np.int64], temperature: float) -> Array:

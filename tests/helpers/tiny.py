@@ -44,14 +44,19 @@ def write_stl10(folder: Path) -> None:
     source = _made(folder / "stl10_binary")
     for split, n in (("train", 32), ("test", 160)):
         images, labels = _images(n, 10, (3, 96, 96))
-        (source / f"{split}_X.bin").write_bytes(images.transpose(0, 1, 3, 2).tobytes())  # column by column
+        (source / f"{split}_X.bin").write_bytes(
+            images.transpose(0, 1, 3, 2).tobytes()
+        )  # column by column
         (source / f"{split}_y.bin").write_bytes((labels + 1).astype(np.uint8).tobytes())
 
 
 def write_strangers(folder: Path) -> None:
     _write_idx(folder / "notmnist", "t10k", *_images(20, 10, (28, 28)))
     digits, labels = _images(20, 10, (32, 32, 3))
-    savemat(_made(folder / "svhn") / "test_32x32.mat", {"X": digits.transpose(1, 2, 3, 0), "y": labels[:, None] + 1})
+    savemat(
+        _made(folder / "svhn") / "test_32x32.mat",
+        {"X": digits.transpose(1, 2, 3, 0), "y": labels[:, None] + 1},
+    )
     source = _made(folder / "tinyimagenet_resize")
     for i, image in enumerate(_images(4, 2, (32, 32, 3))[0]):
         Image.fromarray(image).save(source / f"{i}.png")
@@ -73,7 +78,9 @@ def _write_idx(folder: Path, split: str, images: Bytes, labels: Bytes) -> None:
     n, height, width = images.shape
     sizes = struct.pack(">4B3I", 0, 0, 8, 3, n, height, width)
     (folder / f"{split}-images-idx3-ubyte").write_bytes(sizes + images.tobytes())
-    (folder / f"{split}-labels-idx1-ubyte").write_bytes(struct.pack(">4BI", 0, 0, 8, 1, n) + labels.tobytes())
+    (folder / f"{split}-labels-idx1-ubyte").write_bytes(
+        struct.pack(">4BI", 0, 0, 8, 1, n) + labels.tobytes()
+    )
 
 
 def _records(labels: Bytes, images: Bytes) -> bytes:

@@ -55,7 +55,9 @@ def write(path: Path, arrays: dict[str, Array]) -> Path:
     else:
         columns = rows(arrays)
         with path.open("w", newline="") as file:
-            csv.writer(file).writerows([columns, *zip(*(x.tolist() for x in columns.values()), strict=True)])
+            csv.writer(file).writerows(
+                [columns, *zip(*(x.tolist() for x in columns.values()), strict=True)]
+            )
     return path
 
 

@@ -35,7 +35,11 @@ from simplexcal.io.tables import (
 def damaged(whole: bytes) -> st.SearchStrategy[bytes]:
     """Return copies with bytes flipped, cut, inserted or repeated in up to four places."""
     place = st.integers(0, len(whole))
-    edit = st.tuples(place, st.integers(0, 40), st.binary(max_size=12) | st.sampled_from([b"\xff" * 8, b"\x00" * 8]))
+    edit = st.tuples(
+        place,
+        st.integers(0, 40),
+        st.binary(max_size=12) | st.sampled_from([b"\xff" * 8, b"\x00" * 8]),
+    )
 
     def apply(edits: list[tuple[int, int, bytes]]) -> bytes:
         data = whole
@@ -44,17 +48,31 @@ def damaged(whole: bytes) -> st.SearchStrategy[bytes]:
         return data
 
     replaced = st.builds(
-        lambda i, new: whole[:i] + new + whole[i + len(new) :], place, st.binary(min_size=1, max_size=2)
+        lambda i, new: whole[:i] + new + whole[i + len(new) :],
+        place,
+        st.binary(min_size=1, max_size=2),
     )
-    return replaced | place.map(lambda n: whole[:n]) | st.lists(edit, min_size=1, max_size=4).map(apply)
+    return (
+        replaced
+        | place.map(lambda n: whole[:n])
+        | st.lists(edit, min_size=1, max_size=4).map(apply)
+    )
 
 
 def valid(suffix: str, folder: Path) -> bytes:
     """Return a file with something for every reader."""
-    prediction = {"predicted": np.arange(N) % K, "aleatoric": np.linspace(0, 1, N), "id": np.arange(N)}
+    prediction = {
+        "predicted": np.arange(N) % K,
+        "aleatoric": np.linspace(0, 1, N),
+        "id": np.arange(N),
+    }
     arrays = content() | prediction
     if suffix in (".npz", ".safetensors"):
-        arrays |= {"inputs": np.ones((N, 2), "f4"), "head_weight": np.ones((K, D)), "images": np.ones((N, 2, 2), "u1")}
+        arrays |= {
+            "inputs": np.ones((N, 2), "f4"),
+            "head_weight": np.ones((K, D)),
+            "images": np.ones((N, 2, 2), "u1"),
+        }
     return write(folder / f"valid{suffix}", arrays).read_bytes()
 
 
@@ -64,10 +82,10 @@ def check_reading(path: Path) -> None:
         try:
             result: Any = read(path)
         except (ValueError, TypeError) as error:
-            assert type(error) in (ValueError, TypeError)  # noqa: PT017
-            assert str(error).startswith(f"'{path}'")  # noqa: PT017
-            assert str(error).isprintable()  # noqa: PT017
-            assert str(error).count(str(path)) == 1  # noqa: PT017
+            assert type(error) in (ValueError, TypeError)
+            assert str(error).startswith(f"'{path}'")
+            assert str(error).isprintable()
+            assert str(error).count(str(path)) == 1
         else:
             check_valid(result)
 
@@ -75,7 +93,10 @@ def check_reading(path: Path) -> None:
 def check_valid(result: Any) -> None:
     columns: list[Any]
     if isinstance(result, Table):
-        labels, columns = result.labels, [result.outputs.logits, result.outputs.features, result.images]
+        labels, columns = (
+            result.labels,
+            [result.outputs.logits, result.outputs.features, result.images],
+        )
     elif isinstance(result, Inputs):
         labels, columns = result.labels, [result.inputs]
     else:
@@ -100,7 +121,9 @@ def test_a_damaged_file_is_read_or_refused_in_one_line(
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".parquet"])
-def test_numbers_under_a_checksum_are_read_unchanged_or_not_at_all(suffix: str, tmp_path: Path) -> None:
+def test_numbers_under_a_checksum_are_read_unchanged_or_not_at_all(
+    suffix: str, tmp_path: Path
+) -> None:
     path = tmp_path / f"x{suffix}"
     write_predictions(path, predict(), labels=torch.arange(N))
     whole, (before, _) = path.read_bytes(), read_predictions(path)
@@ -113,20 +136,44 @@ def test_numbers_under_a_checksum_are_read_unchanged_or_not_at_all(suffix: str, 
             n_refused += 1
         else:
             assert torch.equal(after.probs, before.probs)
-            for name in ("aleatoric", "epistemic", "mutual_information"):  # lost if the damage is in their names
-                assert getattr(after, name) is None or torch.equal(getattr(after, name), getattr(before, name))
+            for name in (
+                "aleatoric",
+                "epistemic",
+                "mutual_information",
+            ):  # lost if the damage is in their names
+                assert getattr(after, name) is None or torch.equal(
+                    getattr(after, name), getattr(before, name)
+                )
     assert n_refused > len(whole) / 6
 
 
-NAMES = ["logits", "probs", "features", "labels", "inputs", "head_weight", "head_bias", "images", "class_names", "id"]
+NAMES = [
+    "logits",
+    "probs",
+    "features",
+    "labels",
+    "inputs",
+    "head_weight",
+    "head_bias",
+    "images",
+    "class_names",
+    "id",
+]
 shapes = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=3)
-any_array = (hnp.scalar_dtypes() | hnp.unicode_string_dtypes()).flatmap(lambda dtype: hnp.arrays(dtype, shapes))
+any_array = (hnp.scalar_dtypes() | hnp.unicode_string_dtypes()).flatmap(
+    lambda dtype: hnp.arrays(dtype, shapes)
+)
 near_array = hnp.arrays(
-    st.sampled_from(["f4", "f8", "i8", "u1"]), st.sampled_from([(2,), (3,), (2, 3), (3, 2), (2, 2, 3)])
+    st.sampled_from(["f4", "f8", "i8", "u1"]),
+    st.sampled_from([(2,), (3,), (2, 3), (3, 2), (2, 2, 3)]),
 )
 
 
-@given(arrays=st.dictionaries(st.sampled_from([*NAMES, "predicted", "aleatoric"]), near_array | any_array))
+@given(
+    arrays=st.dictionaries(
+        st.sampled_from([*NAMES, "predicted", "aleatoric"]), near_array | any_array
+    )
+)
 @settings(max_examples=300)
 def test_arrays_of_any_kind_are_read_or_refused_in_one_line(
     arrays: dict[str, Array], tmp_path_factory: pytest.TempPathFactory
@@ -136,7 +183,20 @@ def test_arrays_of_any_kind_are_read_or_refused_in_one_line(
     check_reading(path)
 
 
-HEADERS = ["logit_0", "logit_1", "prob_0", "prob_1", "feature_0", "label", "id", "predicted", "logits", "name", "", " "]
+HEADERS = [
+    "logit_0",
+    "logit_1",
+    "prob_0",
+    "prob_1",
+    "feature_0",
+    "label",
+    "id",
+    "predicted",
+    "logits",
+    "name",
+    "",
+    " ",
+]
 CELLS = [
     "0",
     "1",
@@ -159,7 +219,10 @@ CELLS = [
 
 @given(
     header=st.lists(st.sampled_from(HEADERS), max_size=6) | st.just(HEADERS[:4]),
-    lines=st.lists(st.lists(st.sampled_from(CELLS[:4]) | st.sampled_from(CELLS), min_size=1, max_size=6), max_size=4),
+    lines=st.lists(
+        st.lists(st.sampled_from(CELLS[:4]) | st.sampled_from(CELLS), min_size=1, max_size=6),
+        max_size=4,
+    ),
     separator=st.sampled_from([",", ",", ",", ";", "\t"]),
     end=st.sampled_from(["\n", "\r\n", "\r", ""]),
     encoding=st.sampled_from(["utf-8", "utf-8", "utf-8-sig", "utf-16", "latin-1"]),

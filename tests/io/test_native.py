@@ -23,7 +23,14 @@ from simplexcal.calibrators import (
     TemperatureScaling,
     _likelihood_head,
 )
-from simplexcal.io.native import FORMAT, _checksum, load_calibrator, load_outputs, save_calibrator, save_outputs
+from simplexcal.io.native import (
+    FORMAT,
+    _checksum,
+    load_calibrator,
+    load_outputs,
+    save_calibrator,
+    save_outputs,
+)
 from simplexcal.mixup import FeatureMixup
 from simplexcal.types import Outputs, Prediction
 
@@ -49,7 +56,8 @@ def fitted(method: str) -> Calibrator:
 
 def same(a: Prediction, b: Prediction) -> bool:
     return all(
-        (x is None and y is None) or torch.equal(x, y) for x, y in zip(vars(a).values(), vars(b).values(), strict=True)
+        (x is None and y is None) or torch.equal(x, y)
+        for x, y in zip(vars(a).values(), vars(b).values(), strict=True)
     )
 
 
@@ -116,7 +124,9 @@ def test_a_loaded_calibrator_can_be_fitted_and_saved_again(saved: Path) -> None:
 
 
 @pytest.mark.parametrize("features", [True, False])
-def test_simplex_temperature_scaling_without_mixup_comes_back_without_a_branch(features: bool, path: Path) -> None:
+def test_simplex_temperature_scaling_without_mixup_comes_back_without_a_branch(
+    features: bool, path: Path
+) -> None:
     outputs, labels, _ = simulate()
     outputs = outputs if features else Outputs(outputs.logits)
     calibrator = METHODS["sts"]().fit(outputs, labels, generator=Generator().manual_seed(0))
@@ -142,7 +152,8 @@ def test_the_header_says_what_the_file_is(path: Path) -> None:
         "kind": "calibrator",
         "versions": {"simplexcal": simplexcal.__version__, "torch": str(torch.__version__)},
         "method": "dirichlet",
-        "settings": DirichletTemperatureScaling(n_steps=20, widths=(8,)).settings | {"betas": [1.0], "widths": [8]},
+        "settings": DirichletTemperatureScaling(n_steps=20, widths=(8,)).settings
+        | {"betas": [1.0], "widths": [8]},
         "n_classes": K,
         "n_features": D,
         "fingerprint": "abc",
@@ -224,9 +235,16 @@ def test_the_file_has_the_mode_of_any_new_file(saved: Path) -> None:
 
 def test_nothing_is_pickled() -> None:
     tree = ast.parse(Path(simplexcal.io.__file__).read_text())
-    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    names = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
     names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert names.isdisjoint({"pickle", "_pickle", "shelve", "marshal", "dill", "cloudpickle", "joblib"})
+    assert names.isdisjoint(
+        {"pickle", "_pickle", "shelve", "marshal", "dill", "cloudpickle", "joblib"}
+    )
     called = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     assert called.isdisjoint({"torch.load", "torch.save", "eval", "exec"})
 
@@ -243,7 +261,10 @@ def test_a_file_cut_short_anywhere_is_noticed(saved: Path) -> None:
     content = saved.read_bytes()
     for n in range(len(content)):
         saved.write_bytes(content[:n])
-        fails(saved, r"is not a whole safetensors file \(.*\). It was cut short, damaged, .*: save it again.")
+        fails(
+            saved,
+            r"is not a whole safetensors file \(.*\). It was cut short, damaged, .*: save it again.",
+        )
 
 
 def test_every_flipped_bit_is_noticed(saved: Path) -> None:
@@ -263,7 +284,11 @@ def test_a_change_in_the_tensors_is_noticed(saved: Path) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [lambda x: {"logits": x.view(K, N)}, lambda x: {"logits": x.view(torch.int32)}, lambda x: {"features": x}],
+    [
+        lambda x: {"logits": x.view(K, N)},
+        lambda x: {"logits": x.view(torch.int32)},
+        lambda x: {"features": x},
+    ],
 )
 def test_tensors_of_another_shape_dtype_or_name_are_noticed(
     change: Callable[[Tensor], dict[str, Tensor]], path: Path
@@ -276,7 +301,14 @@ def test_tensors_of_another_shape_dtype_or_name_are_noticed(
 
 @pytest.mark.parametrize(
     "changes",
-    [{"n_classes": 4}, {"fingerprint": "x"}, {"method": "ets"}, {"kind": "outputs"}, {"format": 0}, {"checksum": 3}],
+    [
+        {"n_classes": 4},
+        {"fingerprint": "x"},
+        {"method": "ets"},
+        {"kind": "outputs"},
+        {"format": 0},
+        {"checksum": 3},
+    ],
 )
 def test_an_edited_header_is_noticed(changes: dict[str, object], saved: Path) -> None:
     edit(saved, **changes)
@@ -290,21 +322,31 @@ def test_a_header_that_makes_no_sense_is_noticed(text: str, path: Path) -> None:
 
 
 @pytest.mark.parametrize("metadata", [None, {"format": "pt"}])
-def test_a_foreign_safetensors_file_is_named_as_such(metadata: dict[str, str] | None, path: Path) -> None:
+def test_a_foreign_safetensors_file_is_named_as_such(
+    metadata: dict[str, str] | None, path: Path
+) -> None:
     save_file({"x": torch.zeros(2)}, path, metadata)
     fails(path, "was not written by simplexcal: its header is missing. Pass a file from `save`.")
     fails(path, "was not written by simplexcal: .*", load_outputs)
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\3\4", b"a text of more than eight letters", bytes(100)])
+@pytest.mark.parametrize(
+    "content", [b"", b"PK\3\4", b"a text of more than eight letters", bytes(100)]
+)
 def test_a_file_of_another_kind_is_named_as_such(content: bytes, path: Path) -> None:
     path.write_bytes(content)
-    fails(path, r"is not a whole safetensors file \(.*\). It was .* or is of another kind: save it again.")
+    fails(
+        path,
+        r"is not a whole safetensors file \(.*\). It was .* or is of another kind: save it again.",
+    )
 
 
 def test_a_newer_format_asks_for_an_upgrade(saved: Path) -> None:
     edit(saved, format=FORMAT + 1)  # whose checksum may be another, too
-    fails(saved, "was written by a newer simplexcal, in format 2; this version reads format 1. Upgrade with pip .*")
+    fails(
+        saved,
+        "was written by a newer simplexcal, in format 2; this version reads format 1. Upgrade with pip .*",
+    )
 
 
 def test_an_unknown_method_names_the_version_that_knows_it(saved: Path) -> None:
@@ -316,20 +358,31 @@ def test_an_unknown_method_names_the_version_that_knows_it(saved: Path) -> None:
 @pytest.mark.parametrize(
     "changes", [{"settings": {"gone": 1}}, {"method": "ets"}, {"method": "adats", "n_features": 4}]
 )
-def test_a_calibrator_of_another_version_names_that_version(changes: dict[str, object], saved: Path) -> None:
+def test_a_calibrator_of_another_version_names_that_version(
+    changes: dict[str, object], saved: Path
+) -> None:
     edit(saved, **changes, checksum=None)
-    fails(saved, "does not fit this version's '.*'. It was written by simplexcal .*: install that version, or .*")
+    fails(
+        saved,
+        "does not fit this version's '.*'. It was written by simplexcal .*: install that version, or .*",
+    )
 
 
 def test_files_of_the_wrong_kind_name_the_right_function(saved: Path) -> None:
-    fails(saved, "is of kind 'calibrator', not 'outputs'. Read it with simplexcal.io.load_calibrator.", load_outputs)
+    fails(
+        saved,
+        "is of kind 'calibrator', not 'outputs'. Read it with simplexcal.io.load_calibrator.",
+        load_outputs,
+    )
     outputs, labels, _ = simulate()
     save_outputs(outputs, labels, saved)
     fails(saved, "is of kind 'outputs', not 'calibrator'. Read it with simplexcal.io.load_outputs.")
 
 
 def test_an_unfitted_calibrator_is_not_saved(path: Path) -> None:
-    with pytest.raises(NotFittedError, match=r"This TemperatureScaling is not fitted yet. Call fit"):
+    with pytest.raises(
+        NotFittedError, match=r"This TemperatureScaling is not fitted yet. Call fit"
+    ):
         save_calibrator(TemperatureScaling(), path)
     assert not path.exists()
 
@@ -339,7 +392,10 @@ def test_a_calibrator_that_could_not_be_found_again_is_not_saved(path: Path) -> 
         pass
 
     outputs, labels, _ = simulate()
-    with pytest.raises(ValueError, match="`calibrator` must be of a type in CALIBRATORS to be found again; got Mine"):
+    with pytest.raises(
+        ValueError,
+        match="`calibrator` must be of a type in CALIBRATORS to be found again; got Mine",
+    ):
         save_calibrator(Mine().fit(outputs, labels), path)
 
 
@@ -350,7 +406,9 @@ def test_a_missing_file_is_a_missing_file(path: Path) -> None:
 
 
 def test_labels_of_other_outputs_are_not_saved(path: Path) -> None:
-    with pytest.raises(ValueError, match=r"`labels` must be a tensor of shape \(60,\), .*; got \(59,\). Save"):
+    with pytest.raises(
+        ValueError, match=r"`labels` must be a tensor of shape \(60,\), .*; got \(59,\). Save"
+    ):
         save_outputs(simulate()[0], torch.zeros(59, dtype=torch.long), path)
 
 
@@ -369,11 +427,19 @@ def test_settings_may_be_numbers_of_numpys(path: Path) -> None:
 
 def test_where_no_file_can_be_is_said_in_one_sentence(tmp_path: Path) -> None:
     outputs = Outputs(torch.zeros(2, 3))
-    with pytest.raises(FileNotFoundError, match=r"'.*nowhere' is not a folder, so nothing can be written there. Make"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"'.*nowhere' is not a folder, so nothing can be written there. Make",
+    ):
         save_outputs(outputs, None, tmp_path / "nowhere" / "a.safetensors")
     with pytest.raises(IsADirectoryError, match=r"'.*' is a folder. Give the name of a file."):
         save_outputs(outputs, None, tmp_path)
-    with pytest.raises(IsADirectoryError, match=r"'.*' is a folder. Give the name of a file from `save`."):
+    with pytest.raises(
+        IsADirectoryError, match=r"'.*' is a folder. Give the name of a file from `save`."
+    ):
         load_outputs(tmp_path)
-    with pytest.raises(ValueError, match=r"`labels` must be a tensor of shape \(2,\), one for each input; got list."):
+    with pytest.raises(
+        ValueError,
+        match=r"`labels` must be a tensor of shape \(2,\), one for each input; got list.",
+    ):
         save_outputs(outputs, [0, 1], tmp_path / "a.safetensors")  # type: ignore[arg-type]

@@ -45,7 +45,9 @@ from simplexcal.types import Outputs, Prediction
 
 @each_suffix
 def test_logits_with_features_and_labels_are_read_bit_for_bit(suffix: str, tmp_path: Path) -> None:
-    table = read_outputs(str(write(tmp_path / f"x{suffix}", select("logits", "features", "labels"))), "logits")
+    table = read_outputs(
+        str(write(tmp_path / f"x{suffix}", select("logits", "features", "labels"))), "logits"
+    )
     assert equal(table.outputs.logits, content()["logits"])
     assert equal(table.outputs.features, content()["features"])
     assert equal(table.labels, content()["labels"])
@@ -62,7 +64,9 @@ def test_probs_alone_are_read(suffix: str, tmp_path: Path) -> None:
 
 @each_suffix
 def test_of_logits_and_probs_the_asked_are_taken(suffix: str, tmp_path: Path) -> None:
-    path = write(tmp_path / f"x{suffix}", {"logits": 2 * content()["logits"], "probs": content()["probs"]})
+    path = write(
+        tmp_path / f"x{suffix}", {"logits": 2 * content()["logits"], "probs": content()["probs"]}
+    )
     assert equal(read_outputs(path, "logits").outputs.logits, 2 * content()["logits"])
     torch.testing.assert_close(
         read_outputs(path, "probs").outputs.logits.softmax(-1), torch.from_numpy(content()["probs"])
@@ -71,24 +75,37 @@ def test_of_logits_and_probs_the_asked_are_taken(suffix: str, tmp_path: Path) ->
 
 @each_suffix
 @pytest.mark.parametrize(("asked", "there"), [("logits", "probs"), ("probs", "logits")])
-def test_the_other_array_is_never_taken_instead(suffix: str, asked: str, there: str, tmp_path: Path) -> None:
+def test_the_other_array_is_never_taken_instead(
+    suffix: str, asked: str, there: str, tmp_path: Path
+) -> None:
     path = write(tmp_path / f"x{suffix}", select(there))
-    with pytest.raises(ValueError, match=rf"^'.*' holds `{there}` and no `{asked}`. Pass --input {there} if they are"):
+    with pytest.raises(
+        ValueError,
+        match=rf"^'.*' holds `{there}` and no `{asked}`. Pass --input {there} if they are",
+    ):
         read_outputs(path, asked)
 
 
 @each_suffix
 def test_logits_are_no_probs(suffix: str, tmp_path: Path) -> None:
     path = write(tmp_path / f"x{suffix}", {"probs": content()["logits"]})
-    with pytest.raises(ValueError, match=r"^'.*x\..*': `probs` must be between 0 and 1; found .* --input logits\.$"):
+    with pytest.raises(
+        ValueError, match=r"^'.*x\..*': `probs` must be between 0 and 1; found .* --input logits\.$"
+    ):
         read_outputs(path, "probs")
 
 
 @pytest.mark.parametrize("kind", ["list", "large_list", "fixed_size_list"])
 def test_parquet_may_hold_lists(kind: str, tmp_path: Path) -> None:
-    make = {"list": pa.list_, "large_list": pa.large_list, "fixed_size_list": lambda t: pa.list_(t, K)}[kind]
+    make = {
+        "list": pa.list_,
+        "large_list": pa.large_list,
+        "fixed_size_list": lambda t: pa.list_(t, K),
+    }[kind]
     columns = {"probs": pa.array(content()["probs"].tolist(), make(pa.float64()))}
-    pq.write_table(pa.table(columns | {"features": content()["features"].tolist()}), tmp_path / "x.parquet")
+    pq.write_table(
+        pa.table(columns | {"features": content()["features"].tolist()}), tmp_path / "x.parquet"
+    )
     table = read_outputs(tmp_path / "x.parquet", "probs")
     assert equal(table.outputs.logits, np.log(content()["probs"]))
     assert equal(table.outputs.features, content()["features"])
@@ -130,16 +147,22 @@ def test_a_csv_line_may_be_longer_than_a_megabyte(tmp_path: Path) -> None:
     assert read_outputs(tmp_path / "x.csv", "logits").outputs.logits.tolist() == [[1, 2], [3, 4]]
 
 
-def test_a_line_break_in_quotes_may_come_between_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_break_in_quotes_may_come_between_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("simplexcal.io._arrow.BLOCK", 64)
     lines = [f'"a\n{"b" * (i % 7)}",{i},1\n' for i in range(100)]
     (tmp_path / "x.csv").write_text("".join(["note,logit_0,logit_1\n", *lines]))
-    assert read_outputs(tmp_path / "x.csv", "logits").outputs.logits[:, 0].tolist() == list(range(100))
+    assert read_outputs(tmp_path / "x.csv", "logits").outputs.logits[:, 0].tolist() == list(
+        range(100)
+    )
 
 
 def test_csv_may_have_thousands_of_classes(tmp_path: Path) -> None:
     logits = np.random.default_rng(0).standard_normal((2, 5000))
-    assert equal(read_outputs(write(tmp_path / "x.csv", {"logits": logits}), "logits").outputs.logits, logits)
+    assert equal(
+        read_outputs(write(tmp_path / "x.csv", {"logits": logits}), "logits").outputs.logits, logits
+    )
 
 
 @pytest.mark.parametrize(
@@ -150,9 +173,13 @@ def test_csv_may_have_thousands_of_classes(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_logits_of_any_number_type_become_floats(dtype: str, expected: str, order: Any, tmp_path: Path) -> None:
+def test_logits_of_any_number_type_become_floats(
+    dtype: str, expected: str, order: Any, tmp_path: Path
+) -> None:
     logits = np.array([[1, 2, 3], [5, 4, 3]], dtype, order=order)
-    table = read_outputs(write(tmp_path / "x.npz", {"logits": logits, "labels": logits[:, 0]}), "logits")
+    table = read_outputs(
+        write(tmp_path / "x.npz", {"logits": logits, "labels": logits[:, 0]}), "logits"
+    )
     assert table.outputs.logits.tolist() == logits.tolist()
     assert str(table.outputs.logits.dtype) == f"torch.{expected}"
     assert table.labels is not None
@@ -162,7 +189,9 @@ def test_logits_of_any_number_type_become_floats(dtype: str, expected: str, orde
 def test_tensors_that_numpy_does_not_know_become_float32(tmp_path: Path) -> None:
     logits = torch.tensor([[1.5, 2], [0, -1]], dtype=torch.bfloat16)
     safetensors.torch.save_file({"logits": logits}, tmp_path / "x.safetensors")
-    assert torch.equal(read_outputs(tmp_path / "x.safetensors", "logits").outputs.logits, logits.float())
+    assert torch.equal(
+        read_outputs(tmp_path / "x.safetensors", "logits").outputs.logits, logits.float()
+    )
 
 
 def test_parquet_numbers_of_any_kind_are_numbers(tmp_path: Path) -> None:
@@ -197,22 +226,30 @@ def test_the_head_makes_features_mixable(suffix: str, biased: bool, tmp_path: Pa
     assert not any(p.requires_grad for p in table.head.parameters())
     assert torch.equal(torch.random.get_rng_state(), state)
     assert table.labels is not None
-    mixed = FeatureMixup(table.head, table.outputs, table.labels).draw(1.0, 10, Generator().manual_seed(0))
+    mixed = FeatureMixup(table.head, table.outputs, table.labels).sample(
+        1.0, 10, Generator().manual_seed(0)
+    )
     assert mixed.outputs.logits.shape == (10, K)
 
 
 @array_suffix
 @pytest.mark.parametrize("shape", [(N, 4, 5), (N, 4, 5, 3)])
-def test_images_are_read_when_asked_for(suffix: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+def test_images_are_read_when_asked_for(
+    suffix: str, shape: tuple[int, ...], tmp_path: Path
+) -> None:
     images = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
     path = write(tmp_path / f"x{suffix}", {**select("logits"), "images": images})
     assert equal(read_outputs(path, "logits", images=True).images, images)
     assert read_outputs(path, "logits").images is None
 
 
-def test_nothing_is_read_that_is_not_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_read_that_is_not_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     large = np.zeros((N, 4, 5), np.uint8)
-    path = write(tmp_path / "x.npz", {**content(), "images": large, "inputs": large, "other": large})
+    path = write(
+        tmp_path / "x.npz", {**content(), "images": large, "inputs": large, "other": large}
+    )
     read, original = [], NpzFile.__getitem__
 
     def record(file: Any, name: str) -> Array:
@@ -228,21 +265,29 @@ def test_nothing_is_read_that_is_not_asked_for(tmp_path: Path, monkeypatch: pyte
 
 
 def test_class_names_come_from_npz(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.npz", {**select("logits"), "class_names": np.array(["cat", "Hündin", ""])})
+    path = write(
+        tmp_path / "x.npz", {**select("logits"), "class_names": np.array(["cat", "Hündin", ""])}
+    )
     assert read_outputs(path, "logits").class_names == ("cat", "Hündin", "")
 
 
 @each_suffix
 def test_ids_are_kept(suffix: str, tmp_path: Path) -> None:
-    ids = read_outputs(write(tmp_path / f"x{suffix}", {**select("logits"), "id": np.arange(N) + 2**40}), "logits").ids
+    ids = read_outputs(
+        write(tmp_path / f"x{suffix}", {**select("logits"), "id": np.arange(N) + 2**40}), "logits"
+    ).ids
     assert ids is not None
     assert ids.astype(np.int64).tolist() == (np.arange(N) + 2**40).tolist()
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".parquet", ".csv"])
-@pytest.mark.parametrize("keys", [["007", "NA", "", "1e3", 'a,"b"\n', "ü"], ["007", "08", "9", "10", "0", "1"]])
+@pytest.mark.parametrize(
+    "keys", [["007", "NA", "", "1e3", 'a,"b"\n', "ü"], ["007", "08", "9", "10", "0", "1"]]
+)
 def test_ids_may_be_text_which_is_not_touched(suffix: str, keys: list[str], tmp_path: Path) -> None:
-    ids = read_outputs(write(tmp_path / f"x{suffix}", {**select("logits"), "id": np.array(keys)}), "logits").ids
+    ids = read_outputs(
+        write(tmp_path / f"x{suffix}", {**select("logits"), "id": np.array(keys)}), "logits"
+    ).ids
     assert ids is not None
     assert ids.tolist() == keys
 
@@ -266,7 +311,10 @@ def test_every_flipped_bit_in_outputs_that_the_library_saved_is_noticed(tmp_path
     whole = path.read_bytes()
     for i in range(len(whole) - 8 * N * K, len(whole)):
         path.write_bytes(whole[:i] + bytes([whole[i] ^ 1]) + whole[i + 1 :])
-        with pytest.raises(ValueError, match=r"^'.*' is damaged or was edited: its checksum is wrong. Save it again.$"):
+        with pytest.raises(
+            ValueError,
+            match=r"^'.*' is damaged or was edited: its checksum is wrong. Save it again.$",
+        ):
             read_outputs(path, "logits")
 
 
@@ -286,7 +334,9 @@ def test_inputs_keep_their_type(suffix: str, dtype: str, tmp_path: Path) -> None
 def test_inputs_come_with_what_a_report_shows(tmp_path: Path) -> None:
     images, inputs = np.zeros((N, 2, 2), np.uint8), np.ones((N, 1))
     names, keys = np.array(["cat", "dog"]), np.array(list("abcdef"))
-    path = write(tmp_path / "x.npz", {"inputs": inputs, "images": images, "class_names": names, "id": keys})
+    path = write(
+        tmp_path / "x.npz", {"inputs": inputs, "images": images, "class_names": names, "id": keys}
+    )
     read = read_inputs(path, images=True)
     assert equal(read.images, images)
     assert read.class_names == ("cat", "dog")
@@ -296,12 +346,16 @@ def test_inputs_come_with_what_a_report_shows(tmp_path: Path) -> None:
 
 
 def test_inputs_that_are_not_there_are_missed(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"holds `logits` and no `inputs`. Saved outputs need no model: pass --input"):
+    with pytest.raises(
+        ValueError,
+        match=r"holds `logits` and no `inputs`. Saved outputs need no model: pass --input",
+    ):
         read_inputs(write(tmp_path / "x.npz", select("logits")))
     with pytest.raises(ValueError, match=r"must hold an array `inputs`; found 'labels'\.$"):
         read_inputs(write(tmp_path / "y.npz", select("labels")))
     with pytest.raises(
-        ValueError, match=r"must hold an array `inputs`, which only .npz and .safetensors can; found 'f"
+        ValueError,
+        match=r"must hold an array `inputs`, which only .npz and .safetensors can; found 'f",
     ):
         read_inputs(write(tmp_path / "y.csv", select("features")))
 
@@ -316,14 +370,21 @@ def test_predictions_come_back(suffix: str, dtype: torch.dtype, tmp_path: Path) 
     for name, x in vars(prediction).items():
         back = getattr(read, name)
         assert torch.equal(back.to(x.dtype), x), name
-        assert back.dtype == x.dtype or suffix == ".csv"  # text has no type: float64 holds every digit
+        assert (
+            back.dtype == x.dtype or suffix == ".csv"
+        )  # text has no type: float64 holds every digit
 
 
 @each_suffix
 def test_what_is_not_known_is_not_written(suffix: str, tmp_path: Path) -> None:
     write_predictions(tmp_path / f"x{suffix}", Prediction(predict().probs, predict().label))
     read, labels = read_predictions(tmp_path / f"x{suffix}")
-    assert (read.aleatoric, read.epistemic, read.mutual_information, labels) == (None, None, None, None)
+    assert (read.aleatoric, read.epistemic, read.mutual_information, labels) == (
+        None,
+        None,
+        None,
+        None,
+    )
 
 
 def test_the_names_in_a_file_of_predictions_are_these(tmp_path: Path) -> None:
@@ -346,7 +407,9 @@ def test_the_names_in_a_file_of_predictions_are_these(tmp_path: Path) -> None:
 def test_ids_are_written_as_they_were_read(suffix: str, tmp_path: Path) -> None:
     keys = ["007", "NA", "", "1e3", 'a,"b"\n', "ü"]
     for source in (".npz", ".parquet", ".csv"):
-        table = read_outputs(write(tmp_path / f"x{source}", {**select("probs"), "id": np.array(keys)}), "probs")
+        table = read_outputs(
+            write(tmp_path / f"x{source}", {**select("probs"), "id": np.array(keys)}), "probs"
+        )
         write_predictions(tmp_path / f"y{suffix}", predict(), ids=table.ids)
         ids = read_outputs(tmp_path / f"y{suffix}", "probs").ids
         assert ids is not None
@@ -370,7 +433,11 @@ def test_probabilities_alone_are_predictions(suffix: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("step", ["fsync", "replace"])
 @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
 def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(
-    suffix: str, step: str, error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    suffix: str,
+    step: str,
+    error: type[BaseException],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = tmp_path / f"x{suffix}"
     write_predictions(path, predict())
@@ -391,19 +458,28 @@ def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(
 
 
 def test_predictions_that_cannot_be_written_are_not(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"`labels` must have shape \(6,\), to fit the rest; got \(5,\)"):
+    with pytest.raises(
+        ValueError, match=r"`labels` must have shape \(6,\), to fit the rest; got \(5,\)"
+    ):
         write_predictions(tmp_path / "x.csv", predict(), labels=torch.arange(5))
     with pytest.raises(ValueError, match=r"`id` must have shape \(6,\), to fit the rest; got \(\)"):
         write_predictions(tmp_path / "x.csv", predict(), ids="abcdef")
     with pytest.raises(TypeError, match=r"`id` must be integers or text; got 'float64'"):
         write_predictions(tmp_path / "x.csv", predict(), ids=np.arange(N) / 2)
-    with pytest.raises(TypeError, match=r"`id` is text, which .safetensors cannot hold. Write .npz, .parquet or .csv."):
+    with pytest.raises(
+        TypeError,
+        match=r"`id` is text, which .safetensors cannot hold. Write .npz, .parquet or .csv.",
+    ):
         write_predictions(tmp_path / "x.safetensors", predict(), ids=list("abcdef"))
     with pytest.raises(
-        ValueError, match=r"x.txt' must end in .npz, .safetensors, .parquet, .csv, which .*; got '.txt'"
+        ValueError,
+        match=r"x.txt' must end in .npz, .safetensors, .parquet, .csv, which .*; got '.txt'",
     ):
         write_predictions(tmp_path / "x.txt", predict())
-    with pytest.raises(FileNotFoundError, match=r"nowhere' is not a folder, so nothing can be written there. Make it"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"nowhere' is not a folder, so nothing can be written there. Make it",
+    ):
         write_predictions(tmp_path / "nowhere" / "x.csv", predict())
     (tmp_path / "folder.csv").mkdir()
     with pytest.raises(IsADirectoryError):
@@ -411,12 +487,16 @@ def test_predictions_that_cannot_be_written_are_not(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["folder.csv"]
 
 
-def test_without_pyarrow_the_error_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pyarrow_the_error_names_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     paths = [write(tmp_path / f"x{suffix}", content()) for suffix in (".parquet", ".csv")]
     arrays = write(tmp_path / "x.npz", content())
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     for path in paths:
-        with pytest.raises(ImportError, match=r'need pyarrow, which .*. Run pip install "simplexcal\[cli\]".'):
+        with pytest.raises(
+            ImportError, match=r'need pyarrow, which .*. Run pip install "simplexcal\[cli\]".'
+        ):
             read_outputs(path, "logits")
         with pytest.raises(ImportError, match=r"need pyarrow"):
             write_predictions(path, predict())
@@ -432,12 +512,23 @@ def test_pyarrow_is_imported_when_it_is_needed() -> None:
 @pytest.mark.parametrize("module", ["tables", "_columns", "_npz", "_arrow"])
 def test_nothing_is_unpickled(module: str) -> None:
     tree = ast.parse((Path(simplexcal.__file__).parent / "io" / f"{module}.py").read_text())
-    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    names = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
     names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert names.isdisjoint({"pickle", "_pickle", "shelve", "marshal", "dill", "cloudpickle", "joblib"})
+    assert names.isdisjoint(
+        {"pickle", "_pickle", "shelve", "marshal", "dill", "cloudpickle", "joblib"}
+    )
     called = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     assert called.isdisjoint({"torch.load", "torch.save", "np.load", "eval", "exec"})
-    options = {(node.arg, ast.unparse(node.value)) for node in ast.walk(tree) if isinstance(node, ast.keyword)}
+    options = {
+        (node.arg, ast.unparse(node.value))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.keyword)
+    }
     assert ("allow_pickle", "True") not in options
 
 

@@ -9,7 +9,10 @@ from hypothesis.strategies import integers
 from scipy.optimize import brentq
 from sklearn.calibration import calibration_curve
 from torch import Tensor
-from torchmetrics.functional.classification import binary_calibration_error, multiclass_calibration_error
+from torchmetrics.functional.classification import (
+    binary_calibration_error,
+    multiclass_calibration_error,
+)
 
 from simplexcal.metrics import (
     Bins,
@@ -51,7 +54,9 @@ def test_ece_agrees_with_torchmetrics_away_from_the_edges(n_bins: int) -> None:
     confidence, label = logits.softmax(-1).max(-1)
     for norm, ours in (("l1", ece), ("max", maximum_ce)):
         theirs = multiclass_calibration_error(logits.softmax(-1), labels, 5, n_bins, norm)  # type: ignore[arg-type]
-        torch.testing.assert_close(ours(confidence, label == labels, n_bins), theirs, rtol=0, atol=1e-6)
+        torch.testing.assert_close(
+            ours(confidence, label == labels, n_bins), theirs, rtol=0, atol=1e-6
+        )
 
 
 def test_torchmetrics_gives_a_confidence_of_one_a_bin_of_its_own() -> None:
@@ -69,7 +74,9 @@ def test_torchmetrics_closes_its_bins_on_the_left() -> None:
 
 
 def test_bins_by_hand() -> None:
-    bins = reliability(torch.tensor([0.1, 0.2, 0.3, 0.75, 1.0]), torch.tensor([1, 0, 1, 1, 1]), n_bins=4)
+    bins = reliability(
+        torch.tensor([0.1, 0.2, 0.3, 0.75, 1.0]), torch.tensor([1, 0, 1, 1, 1]), n_bins=4
+    )
     torch.testing.assert_close(bins.edges, torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0]))
     assert bins.count.tolist() == [2, 1, 1, 1]
     torch.testing.assert_close(bins.confidence, torch.tensor([0.15, 0.3, 0.75, 1.0]))
@@ -79,12 +86,18 @@ def test_bins_by_hand() -> None:
     assert math.isnan(empty.confidence[0])
 
 
-@pytest.mark.parametrize(("ours", "strategy"), [(reliability, "uniform"), (equal_mass_reliability, "quantile")])
-def test_bins_agree_with_scikit_learn(ours: Callable[[Tensor, Tensor], Bins], strategy: str) -> None:
+@pytest.mark.parametrize(
+    ("ours", "strategy"), [(reliability, "uniform"), (equal_mass_reliability, "quantile")]
+)
+def test_bins_agree_with_scikit_learn(
+    ours: Callable[[Tensor, Tensor], Bins], strategy: str
+) -> None:
     confidence, correct = judged(1000, 0)
     confidence[0] = 1.0
     bins = ours(confidence, correct)
-    accuracy, mean = calibration_curve(correct.numpy(), confidence.numpy(), n_bins=10, strategy=strategy)
+    accuracy, mean = calibration_curve(
+        correct.numpy(), confidence.numpy(), n_bins=10, strategy=strategy
+    )
     np.testing.assert_allclose(bins.accuracy, accuracy, rtol=0, atol=1e-12)
     np.testing.assert_allclose(bins.confidence, mean, rtol=0, atol=1e-12)
 
@@ -94,8 +107,12 @@ def test_scikit_learn_interpolates_its_quantiles() -> None:
     correct = torch.tensor([1, 0] * 5)
     # ours end at the ⌈10 b / 4⌉-th: 3, 5, 8; theirs at 1 + 9 b / 4: 3.25, 5.5, 7.75
     assert equal_mass_reliability(confidence, correct, 4).count.tolist() == [3, 2, 3, 2]
-    assert equal_mass_reliability(confidence, correct, 4).accuracy.tolist() == pytest.approx([2 / 3, 0.5, 1 / 3, 0.5])
-    theirs = calibration_curve(correct.numpy(), confidence.numpy(), n_bins=4, strategy="quantile")[0]
+    assert equal_mass_reliability(confidence, correct, 4).accuracy.tolist() == pytest.approx(
+        [2 / 3, 0.5, 1 / 3, 0.5]
+    )
+    theirs = calibration_curve(correct.numpy(), confidence.numpy(), n_bins=4, strategy="quantile")[
+        0
+    ]
     assert theirs.tolist() == pytest.approx([2 / 3, 0.5, 0.5, 1 / 3])  # 3, 2, 2, 3
 
 
@@ -139,7 +156,9 @@ def test_the_squared_error_has_no_bias_and_the_plain_one_has(overconfident: floa
     chance = confidence - overconfident
     correct = torch.rand(4000, 100, generator=generator) < chance
     drawn = torch.stack([_squared_ce(confidence, row) for row in correct])
-    assert drawn.mean().item() == pytest.approx(overconfident**2, abs=5 * drawn.std().item() / math.sqrt(4000))
+    assert drawn.mean().item() == pytest.approx(
+        overconfident**2, abs=5 * drawn.std().item() / math.sqrt(4000)
+    )
     plain = torch.stack([ece(confidence, row) for row in correct[:500]])
     assert plain.mean() > overconfident + 5 * plain.std() / math.sqrt(500)
 
@@ -151,25 +170,37 @@ def smooth_by_definition(confidence: Tensor, correct: Tensor) -> float:
 
     def distance(sigma: float) -> float:
         images = [2 * k + sign * f for k in range(-3, 4) for sign in (-1, 1)]
-        kernel = sum(np.exp(-(((t[:, None] - x) / sigma) ** 2) / 2) for x in images) / math.sqrt(2 * math.pi) / sigma
+        kernel = (
+            sum(np.exp(-(((t[:, None] - x) / sigma) ** 2) / 2) for x in images)
+            / math.sqrt(2 * math.pi)
+            / sigma
+        )
         return float(np.abs(kernel @ residual).mean()) - sigma
 
     return float(brentq(distance, 1e-3, 1.0, xtol=1e-9))
 
 
-@pytest.mark.parametrize(("n", "seed", "overconfident"), [(30, 0, 0.0), (200, 1, 0.0), (200, 2, 0.15), (300, 3, 0.02)])
+@pytest.mark.parametrize(
+    ("n", "seed", "overconfident"), [(30, 0, 0.0), (200, 1, 0.0), (200, 2, 0.15), (300, 3, 0.02)]
+)
 def test_smooth_ece_is_its_definition(n: int, seed: int, overconfident: float) -> None:
     confidence, correct = judged(n, seed, overconfident)
-    assert smooth_ece(confidence, correct).item() == pytest.approx(smooth_by_definition(confidence, correct), abs=1e-5)
+    assert smooth_ece(confidence, correct).item() == pytest.approx(
+        smooth_by_definition(confidence, correct), abs=1e-5
+    )
 
 
 @given(seed=integers(0, 2**31), n=integers(1, 20))
 def test_smooth_ece_of_one_confidence_is_the_difference(seed: int, n: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     confidence = torch.rand(1, generator=generator, dtype=torch.float64).expand(n)
-    correct = torch.rand(n, generator=generator) < 0.5  # nothing cancels: ∫|r_σ| = |accuracy - confidence| for all σ
+    correct = (
+        torch.rand(n, generator=generator) < 0.5
+    )  # nothing cancels: ∫|r_σ| = |accuracy - confidence| for all σ
     expected = (correct.double() - confidence).mean().abs()
-    atol = 1e-9 if expected > 2 / GRID else 2e-6  # a kernel narrower than two cells is only nearly resolved
+    atol = (
+        1e-9 if expected > 2 / GRID else 2e-6
+    )  # a kernel narrower than two cells is only nearly resolved
     torch.testing.assert_close(smooth_ece(confidence, correct), expected, rtol=0, atol=atol)
 
 
@@ -184,24 +215,37 @@ def test_smooth_ece_is_continuous_where_the_ece_jumps() -> None:
 
 def test_smooth_ece_of_calibrated_predictions_vanishes_as_they_grow_in_number() -> None:
     errors = [smooth_ece(*judged(n, 0)).item() for n in (100, 10_000, 1_000_000)]
-    assert errors[0] > 3 * errors[1] > 9 * errors[2]  # noise of order (n σ)^(-1/2) = σ, so 100^(1/3) = 4.6 each time
+    assert (
+        errors[0] > 3 * errors[1] > 9 * errors[2]
+    )  # noise of order (n σ)^(-1/2) = σ, so 100^(1/3) = 4.6 each time
 
 
 @given(seed=integers(0, 2**31), n=integers(1, 50), n_bins=integers(1, 20))
-def test_every_error_lies_in_0_1_and_does_not_see_the_order_of_the_rows(seed: int, n: int, n_bins: int) -> None:
+def test_every_error_lies_in_0_1_and_does_not_see_the_order_of_the_rows(
+    seed: int, n: int, n_bins: int
+) -> None:
     generator = torch.Generator().manual_seed(seed)
     confidence = torch.randint(21, (n,), generator=generator).double() / 20  # ties, edges, 0 and 1
-    correct, order = torch.rand(n, generator=generator) < 0.6, torch.randperm(n, generator=generator)
+    correct, order = (
+        torch.rand(n, generator=generator) < 0.6,
+        torch.randperm(n, generator=generator),
+    )
     for metric in METRICS:
         bins = {} if metric is smooth_ece else {"n_bins": n_bins}
         error = metric(confidence, correct, **bins)
         assert 0 <= error <= 1
-        torch.testing.assert_close(metric(confidence[order], correct[order], **bins), error, rtol=0, atol=1e-7)
+        torch.testing.assert_close(
+            metric(confidence[order], correct[order], **bins), error, rtol=0, atol=1e-7
+        )
 
 
 def test_half_precision_is_judged_in_float32_and_the_rest_as_it_comes() -> None:
     confidence, correct = judged(50, 0)
-    for dtype, result in ((torch.float16, torch.float32), (torch.float32, torch.float32), (torch.float64,) * 2):
+    for dtype, result in (
+        (torch.float16, torch.float32),
+        (torch.float32, torch.float32),
+        (torch.float64,) * 2,
+    ):
         assert {metric(confidence.to(dtype), correct).dtype for metric in METRICS} == {result}
 
 
@@ -213,12 +257,32 @@ def test_a_confidence_that_exceeds_one_by_rounding_is_one() -> None:
 @pytest.mark.parametrize(
     ("confidence", "correct", "message"),
     [
-        (torch.tensor([0.5, 1.2]), [1, 0], r"`confidence` must be between 0 and 1; found 1.2 at position 1\."),
-        (torch.tensor([math.nan]), [1], r"`confidence` must be between 0 and 1; found nan at position 0\."),
-        (torch.tensor([[0.5]]), [1], r"`confidence` must have shape \(N,\), one number for each input; got \(1, 1\)\."),
+        (
+            torch.tensor([0.5, 1.2]),
+            [1, 0],
+            r"`confidence` must be between 0 and 1; found 1.2 at position 1\.",
+        ),
+        (
+            torch.tensor([math.nan]),
+            [1],
+            r"`confidence` must be between 0 and 1; found nan at position 0\.",
+        ),
+        (
+            torch.tensor([[0.5]]),
+            [1],
+            r"`confidence` must have shape \(N,\), one number for each input; got \(1, 1\)\.",
+        ),
         (torch.tensor([]), [], r"`confidence` is empty; a metric needs at least one input\."),
-        (torch.tensor([0.5]), [1, 0], r"`correct` must have shape \(1,\), one value for each input; got \(2,\)\."),
-        (torch.tensor([0.5]), [3], r"`correct` must be True or False, or 1 or 0; found 3 at position 0\."),
+        (
+            torch.tensor([0.5]),
+            [1, 0],
+            r"`correct` must have shape \(1,\), one value for each input; got \(2,\)\.",
+        ),
+        (
+            torch.tensor([0.5]),
+            [3],
+            r"`correct` must be True or False, or 1 or 0; found 3 at position 0\.",
+        ),
     ],
 )
 def test_bad_values_are_named(

@@ -8,7 +8,15 @@ from hypothesis.strategies import integers
 from scipy.stats import binomtest
 from torch import Tensor
 
-from simplexcal.metrics import Bins, accuracy_band, ece, ece_inference, ece_interval, noise_floor, reliability
+from simplexcal.metrics import (
+    Bins,
+    accuracy_band,
+    ece,
+    ece_inference,
+    ece_interval,
+    noise_floor,
+    reliability,
+)
 
 EDGES = torch.arange(1, 10, dtype=torch.float64) / 10
 
@@ -18,11 +26,15 @@ def confidences(n: int, generator: torch.Generator) -> Tensor:
 
 
 def true_ece(confidence: Tensor, chance: Tensor) -> float:
-    excess = torch.zeros(10, dtype=torch.float64).index_add_(0, torch.bucketize(confidence, EDGES), chance - confidence)
+    excess = torch.zeros(10, dtype=torch.float64).index_add_(
+        0, torch.bucketize(confidence, EDGES), chance - confidence
+    )
     return float(excess.abs().sum()) / len(confidence)
 
 
-def test_calibrated_predictions_exceed_the_95_percent_floor_in_5_percent_of_trials(generator: torch.Generator) -> None:
+def test_calibrated_predictions_exceed_the_95_percent_floor_in_5_percent_of_trials(
+    generator: torch.Generator,
+) -> None:
     exceeded = 0
     for _ in range(40):  # as many floors, so that their own noise averages out
         confidence = confidences(500, generator)
@@ -40,11 +52,17 @@ def test_the_floor_is_the_expectation_over_all_outcomes(generator: torch.Generat
     mean = (chance * errors).sum()
     deviation = (chance * (errors - mean).square()).sum().sqrt()
     floor = noise_floor(confidence, n_trials=20_000, generator=generator)
-    assert floor.mean.item() == pytest.approx(mean.item(), abs=5 * deviation.item() / math.sqrt(20_000))
+    assert floor.mean.item() == pytest.approx(
+        mean.item(), abs=5 * deviation.item() / math.sqrt(20_000)
+    )
     order = errors.argsort()
-    below = chance[order].cumsum(0)  # the law of the ECE is discrete: between its quantiles at 95 % ± 5 standard errors
+    below = chance[order].cumsum(
+        0
+    )  # the law of the ECE is discrete: between its quantiles at 95 % ± 5 standard errors
     margin = 5 * math.sqrt(0.05 * 0.95 / 20_000)
-    low, high = (errors[order][torch.searchsorted(below, q)] for q in (0.95 - margin, 0.95 + margin))
+    low, high = (
+        errors[order][torch.searchsorted(below, q)] for q in (0.95 - margin, 0.95 + margin)
+    )
     assert low - 1e-9 <= floor.upper <= high + 1e-9
 
 
@@ -57,7 +75,9 @@ def overconfident(confidence: Tensor, by: float) -> Tensor:
 
 
 @pytest.mark.parametrize("by", [0.0, 0.02, 0.06, 0.15])
-def test_the_interval_holds_the_true_error_as_often_as_it_says(by: float, generator: torch.Generator) -> None:
+def test_the_interval_holds_the_true_error_as_often_as_it_says(
+    by: float, generator: torch.Generator
+) -> None:
     confidence = confidences(500, generator)
     chance = overconfident(confidence, by)
     truth, trials, covered = true_ece(confidence, chance), 200, 0
@@ -68,7 +88,9 @@ def test_the_interval_holds_the_true_error_as_often_as_it_says(by: float, genera
     assert covered / trials >= 0.95 - 5 * math.sqrt(0.05 * 0.95 / trials)
 
 
-def test_the_percentile_bootstrap_misses_what_the_interval_holds(generator: torch.Generator) -> None:
+def test_the_percentile_bootstrap_misses_what_the_interval_holds(
+    generator: torch.Generator,
+) -> None:
     confidence = confidences(500, generator)
     chance = overconfident(confidence, 0.02)
     correct = torch.rand(500, generator=generator) < chance
@@ -79,7 +101,9 @@ def test_the_percentile_bootstrap_misses_what_the_interval_holds(generator: torc
     assert resampled.quantile(0.025) > truth
 
 
-def test_the_interval_begins_at_zero_just_when_the_ece_is_within_the_floor(generator: torch.Generator) -> None:
+def test_the_interval_begins_at_zero_just_when_the_ece_is_within_the_floor(
+    generator: torch.Generator,
+) -> None:
     confidence = confidences(300, generator)
     upper = noise_floor(confidence).upper
     chance = overconfident(confidence, 0.05)  # about as often within as beyond
@@ -92,7 +116,9 @@ def test_the_interval_begins_at_zero_just_when_the_ece_is_within_the_floor(gener
     assert verdicts == {True, False}
 
 
-def test_more_data_narrow_the_interval_as_the_root_of_their_number(generator: torch.Generator) -> None:
+def test_more_data_narrow_the_interval_as_the_root_of_their_number(
+    generator: torch.Generator,
+) -> None:
     width = []
     for n in (1_000, 16_000):
         confidence = confidences(n, generator)
@@ -127,14 +153,18 @@ def test_a_higher_level_gives_a_wider_interval(generator: torch.Generator) -> No
     assert wide.low < narrow.low < narrow.high < wide.high
 
 
-def test_the_same_data_give_the_same_numbers_and_the_global_state_is_left_alone(generator: torch.Generator) -> None:
+def test_the_same_data_give_the_same_numbers_and_the_global_state_is_left_alone(
+    generator: torch.Generator,
+) -> None:
     confidence = confidences(100, generator)
     correct = torch.rand(100, generator=generator) < confidence
     state = torch.get_rng_state()
     assert noise_floor(confidence) == noise_floor(confidence)
     assert ece_interval(confidence, correct) == ece_interval(confidence, correct)
     assert torch.equal(torch.get_rng_state(), state)
-    assert noise_floor(confidence, generator=generator) != noise_floor(confidence, generator=generator)
+    assert noise_floor(confidence, generator=generator) != noise_floor(
+        confidence, generator=generator
+    )
 
 
 def test_the_number_of_trials_at_a_time_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +175,9 @@ def test_the_number_of_trials_at_a_time_does_not_matter(monkeypatch: pytest.Monk
 
 
 def test_the_band_is_the_score_interval_of_scipy() -> None:
-    bins = reliability(torch.tensor([0.15] * 7 + [0.95] * 50), torch.tensor([1, 0, 0, 0, 0, 0, 0] + [1] * 50), 10)
+    bins = reliability(
+        torch.tensor([0.15] * 7 + [0.95] * 50), torch.tensor([1, 0, 0, 0, 0, 0, 0] + [1] * 50), 10
+    )
     low, high = accuracy_band(bins, level=0.9)
     for b, hits, n in ((1, 1, 7), (9, 50, 50)):
         exact = binomtest(hits, n).proportion_ci(0.9, "wilson")
@@ -154,11 +186,15 @@ def test_the_band_is_the_score_interval_of_scipy() -> None:
 
 
 def test_bad_values_are_named() -> None:
-    with pytest.raises(ValueError, match=r"^`confidence` must be between 0 and 1; found 2 at position 0\."):
+    with pytest.raises(
+        ValueError, match=r"^`confidence` must be between 0 and 1; found 2 at position 0\."
+    ):
         noise_floor(torch.tensor([2.0]))
     with pytest.raises(ValueError, match=r"^`n_trials` must be at least 1; got 0\.$"):
         noise_floor(torch.tensor([0.5]), n_trials=0)
-    with pytest.raises(ValueError, match=r"^`level` must be between 0 and 1; got 95\. Write 95 % as 0\.95\.$"):
+    with pytest.raises(
+        ValueError, match=r"^`level` must be between 0 and 1; got 95\. Write 95 % as 0\.95\.$"
+    ):
         ece_interval(torch.tensor([0.5]), torch.tensor([True]), level=95)
     with pytest.raises(ValueError, match=r"^`level` must be between 0 and 1; got 1\."):
         accuracy_band(Bins(*torch.zeros(4, 1)), level=1)

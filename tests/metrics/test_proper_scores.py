@@ -25,8 +25,12 @@ def classified(n: int, k: int, seed: int, sharpness: float = 2.0) -> tuple[Tenso
 def test_scores_agree_with_scikit_learn_and_torchmetrics() -> None:
     probs, labels = classified(500, 7, 0)
     classes = range(7)
-    assert nll(probs, labels).item() == pytest.approx(log_loss(labels, probs, labels=classes), abs=1e-12)
-    assert brier(probs, labels).item() == pytest.approx(brier_score_loss(labels, probs, labels=classes), abs=1e-12)
+    assert nll(probs, labels).item() == pytest.approx(
+        log_loss(labels, probs, labels=classes), abs=1e-12
+    )
+    assert brier(probs, labels).item() == pytest.approx(
+        brier_score_loss(labels, probs, labels=classes), abs=1e-12
+    )
     theirs = multiclass_accuracy(probs, labels, 7, average="micro")
     assert accuracy(probs, labels).item() == pytest.approx(theirs.item(), abs=1e-6)
 
@@ -49,7 +53,9 @@ def test_an_impossible_label_costs_more_than_in_scikit_learn() -> None:
     for dtype, ours in ((torch.float32, 87.34), (torch.float64, 708.40)):
         probs, labels = torch.tensor([[1.0, 0.0]], dtype=dtype), torch.tensor([1])
         assert nll(probs, labels).item() == pytest.approx(ours, abs=0.01)
-        assert log_loss(labels, probs, labels=[0, 1]) == pytest.approx(36.04, abs=0.01)  # -ln 2.2e-16
+        assert log_loss(labels, probs, labels=[0, 1]) == pytest.approx(
+            36.04, abs=0.01
+        )  # -ln 2.2e-16
 
 
 @pytest.mark.parametrize(("k", "n_bins"), [(2, 10), (5, 15), (30, 10), (5, 1)])
@@ -62,14 +68,18 @@ def test_classwise_ece_is_the_mean_of_the_classes(k: int, n_bins: int) -> None:
 
 
 @given(seed=integers(0, 2**31), n=integers(1, 30), k=integers(2, 6), n_bins=integers(1, 12))
-def test_bins_of_a_class_are_those_of_ece_also_at_the_edges(seed: int, n: int, k: int, n_bins: int) -> None:
+def test_bins_of_a_class_are_those_of_ece_also_at_the_edges(
+    seed: int, n: int, k: int, n_bins: int
+) -> None:
     generator = torch.Generator().manual_seed(seed)
     counts = torch.randint(3, (n, k), generator=generator) * torch.tensor([1] + [0] * (k - 2) + [1])
     probs = (counts + torch.tensor([1] + [0] * (k - 1))).double()
     probs /= probs.sum(-1, keepdim=True)  # many zeros, ones, halves and ties
     labels = torch.randint(k, (n,), generator=generator)
     columns = [ece(probs[:, c], labels == c, n_bins) for c in range(k)]
-    torch.testing.assert_close(classwise_ece(probs, labels, n_bins), torch.stack(columns).mean(), rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        classwise_ece(probs, labels, n_bins), torch.stack(columns).mean(), rtol=0, atol=1e-12
+    )
 
 
 def split_by_loops(probs: Tensor, labels: Tensor, n_bins: int) -> float:
@@ -89,8 +99,12 @@ def split_by_loops(probs: Tensor, labels: Tensor, n_bins: int) -> float:
 def test_the_split_of_the_brier_score_is_its_definition(n_bins: int) -> None:
     probs, labels = classified(60, 4, 0)
     split = brier_split(probs, labels, n_bins)
-    assert split.calibration.item() == pytest.approx(split_by_loops(probs, labels, n_bins), abs=1e-12)
-    torch.testing.assert_close(split.calibration + split.refinement, brier(probs, labels), rtol=0, atol=1e-15)
+    assert split.calibration.item() == pytest.approx(
+        split_by_loops(probs, labels, n_bins), abs=1e-12
+    )
+    torch.testing.assert_close(
+        split.calibration + split.refinement, brier(probs, labels), rtol=0, atol=1e-15
+    )
 
 
 def test_calibrated_predictions_have_no_calibration_part_on_average() -> None:
@@ -104,7 +118,9 @@ def test_calibrated_predictions_have_no_calibration_part_on_average() -> None:
 def test_replacing_probabilities_by_frequencies_makes_the_calibration_part_negative() -> None:
     probs, labels = classified(10_000, 10, 0)
     hits = (labels[:, None] == torch.arange(10)).double()
-    frequencies = torch.stack([_frequency(p.contiguous(), y) for p, y in zip(probs.T, hits.T, strict=True)], -1)
+    frequencies = torch.stack(
+        [_frequency(p.contiguous(), y) for p, y in zip(probs.T, hits.T, strict=True)], -1
+    )
     textbook = brier(probs, labels) - (frequencies - hits).square().sum(-1).mean()
     assert textbook.item() == pytest.approx(-0.005, abs=0.002)  # of calibrated predictions
     assert brier_split(probs, labels).calibration.item() == pytest.approx(0.0, abs=0.001)
@@ -113,7 +129,9 @@ def test_replacing_probabilities_by_frequencies_makes_the_calibration_part_negat
 def _frequency(p: Tensor, y: Tensor) -> Tensor:
     """Return how often ``y`` is 1 in the bin of each ``p``."""
     at = torch.bucketize(p, torch.arange(1, 10, dtype=p.dtype) / 10)
-    return (torch.zeros(10, dtype=p.dtype).index_add_(0, at, y) / torch.bincount(at, minlength=10))[at]
+    return (torch.zeros(10, dtype=p.dtype).index_add_(0, at, y) / torch.bincount(at, minlength=10))[
+        at
+    ]
 
 
 def test_a_constant_error_is_all_calibration() -> None:
@@ -137,18 +155,41 @@ def test_the_size_of_the_pieces_does_not_matter(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("probs", "labels", "message"),
     [
-        ([[2.0, -1.0]], [0], r"`probs` must be between 0 and 1; found 2 at position \(0, 0\)\. If these are logits"),
-        ([[0.4, 0.4]], [0], r"`probs` must be rows of probabilities, each with sum 1; found 0.8 at position 0\."),
-        ([[math.nan, 1.0]], [0], r"`probs` must be between 0 and 1; found nan at position \(0, 0\)\."),
-        ([[0.5, 0.5]], [2], r"`labels` must be in 0..1 for 2 classes; found 2 at position 0\. Labels count"),
+        (
+            [[2.0, -1.0]],
+            [0],
+            r"`probs` must be between 0 and 1; found 2 at position \(0, 0\)\. If these are logits",
+        ),
+        (
+            [[0.4, 0.4]],
+            [0],
+            r"`probs` must be rows of probabilities, each with sum 1; found 0.8 at position 0\.",
+        ),
+        (
+            [[math.nan, 1.0]],
+            [0],
+            r"`probs` must be between 0 and 1; found nan at position \(0, 0\)\.",
+        ),
+        (
+            [[0.5, 0.5]],
+            [2],
+            r"`labels` must be in 0..1 for 2 classes; found 2 at position 0\. Labels count",
+        ),
         ([[0.5, 0.5]], [-1], r"`labels` must be in 0..1 for 2 classes; found -1 at position 0\."),
-        ([[0.5, 0.5]], [0, 1], r"`labels` must have shape \(1,\), one value for each input; got \(2,\)\."),
+        (
+            [[0.5, 0.5]],
+            [0, 1],
+            r"`labels` must have shape \(1,\), one value for each input; got \(2,\)\.",
+        ),
         ([0.5, 0.5], [0, 1], r"`probs` must have shape \(N, K\) with K >= 2 classes; got \(2,\)\."),
         (np.zeros((0, 2)), [], r"`probs` is empty; a metric needs at least one input\."),
     ],
 )
 def test_bad_values_are_named(
-    metric: Callable[[Tensor, Tensor], object], probs: list[list[float]], labels: list[int], message: str
+    metric: Callable[[Tensor, Tensor], object],
+    probs: list[list[float]],
+    labels: list[int],
+    message: str,
 ) -> None:
     with pytest.raises(ValueError, match=f"^{message}"):
         metric(torch.tensor(probs), torch.tensor(labels, dtype=torch.long))

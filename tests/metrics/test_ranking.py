@@ -8,7 +8,13 @@ import torch
 from hypothesis import given
 from hypothesis.strategies import integers
 from scipy.stats import mannwhitneyu
-from sklearn.metrics import auc, average_precision_score, precision_recall_curve, roc_auc_score, roc_curve
+from sklearn.metrics import (
+    auc,
+    average_precision_score,
+    precision_recall_curve,
+    roc_auc_score,
+    roc_curve,
+)
 from torch import Tensor
 
 from simplexcal.metrics import aupr, aurc, auroc, fpr_at_tpr, risk_coverage
@@ -19,20 +25,30 @@ def scored(seed: int, n: int, values: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     positive = torch.rand(n, generator=generator) < 0.4
     positive[:2] = torch.tensor([True, False])
-    return torch.randint(values, (n,), generator=generator).double() + positive * 0.5 * values, positive
+    return torch.randint(
+        values, (n,), generator=generator
+    ).double() + positive * 0.5 * values, positive
 
 
 @given(seed=integers(0, 2**31), n=integers(2, 60), values=integers(1, 30))
-def test_rankings_agree_with_scipy_and_scikit_learn_also_with_ties(seed: int, n: int, values: int) -> None:
+def test_rankings_agree_with_scipy_and_scikit_learn_also_with_ties(
+    seed: int, n: int, values: int
+) -> None:
     score, positive = scored(seed, n, values)
-    u = mannwhitneyu(score[positive], score[~positive], method="asymptotic", use_continuity=False).statistic
+    u = mannwhitneyu(
+        score[positive], score[~positive], method="asymptotic", use_continuity=False
+    ).statistic
     pairs = positive.sum().item() * (~positive).sum().item()
     assert auroc(score, positive).item() == pytest.approx(u / pairs, abs=1e-12)
     assert auroc(score, positive).item() == pytest.approx(roc_auc_score(positive, score), abs=1e-12)
-    assert aupr(score, positive).item() == pytest.approx(average_precision_score(positive, score), abs=1e-12)
+    assert aupr(score, positive).item() == pytest.approx(
+        average_precision_score(positive, score), abs=1e-12
+    )
     false, true, _ = roc_curve(positive, score, drop_intermediate=False)
     for tpr in (0.5, 0.95):
-        assert fpr_at_tpr(score, positive, tpr).item() == pytest.approx(false[true >= tpr].min(), abs=1e-12)
+        assert fpr_at_tpr(score, positive, tpr).item() == pytest.approx(
+            false[true >= tpr].min(), abs=1e-12
+        )
 
 
 def test_rankings_by_hand() -> None:
@@ -49,7 +65,9 @@ def test_rankings_by_hand() -> None:
 def test_19_of_20_are_95_percent() -> None:
     score = torch.cat([torch.arange(20.0), torch.tensor([0.5])])
     positive = torch.tensor([True] * 20 + [False])
-    assert fpr_at_tpr(score, positive) == 0  # the threshold 1 keeps 19 of 20 and lies above the negative one
+    assert (
+        fpr_at_tpr(score, positive) == 0
+    )  # the threshold 1 keeps 19 of 20 and lies above the negative one
 
 
 def test_a_roc_curve_without_its_intermediate_points_overstates_the_false_positives() -> None:
@@ -107,7 +125,9 @@ def test_a_perfect_ranking_has_the_area_that_the_docstring_says() -> None:
     correct = torch.arange(10_000) >= 2_000
     area = aurc(torch.linspace(0, 1, 10_000, dtype=torch.float64), correct).item()
     assert area == pytest.approx(0.2 + 0.8 * math.log(0.8), abs=1e-4)
-    assert aurc(torch.full((10_000,), 0.5, dtype=torch.float64), correct).item() == pytest.approx(0.2)
+    assert aurc(torch.full((10_000,), 0.5, dtype=torch.float64), correct).item() == pytest.approx(
+        0.2
+    )
 
 
 @pytest.mark.parametrize("metric", [auroc, aupr, fpr_at_tpr])
@@ -117,16 +137,25 @@ def test_a_perfect_ranking_has_the_area_that_the_docstring_says() -> None:
         ([0.5, math.nan], [1, 0], r"`score` must be numbers; found nan at position 1\."),
         ([0.5, 0.6], [1, 1], r"`positive` must hold both classes; all 2 are True\."),
         ([0.5, 0.6], [0, 0], r"`positive` must hold both classes; all 2 are False\."),
-        ([0.5, 0.6], [0], r"`positive` must have shape \(2,\), one value for each input; got \(1,\)\."),
+        (
+            [0.5, 0.6],
+            [0],
+            r"`positive` must have shape \(2,\), one value for each input; got \(1,\)\.",
+        ),
     ],
 )
 def test_bad_values_are_named(
-    metric: Callable[[Tensor, Tensor], object], score: list[float], positive: list[int], message: str
+    metric: Callable[[Tensor, Tensor], object],
+    score: list[float],
+    positive: list[int],
+    message: str,
 ) -> None:
     with pytest.raises(ValueError, match=f"^{message}"):
         metric(torch.tensor(score), torch.tensor(positive))
 
 
 def test_a_rate_in_percent_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^`tpr` must be between 0 and 1; got 95\. Write 95 % as 0\.95\.$"):
+    with pytest.raises(
+        ValueError, match=r"^`tpr` must be between 0 and 1; got 95\. Write 95 % as 0\.95\.$"
+    ):
         fpr_at_tpr(torch.tensor([1.0, 0.0]), torch.tensor([1, 0]), tpr=95)

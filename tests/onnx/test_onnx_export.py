@@ -40,7 +40,9 @@ from simplexcal.types import Outputs, Prediction
 
 ALL = METHODS | {
     "dirichlet": lambda: DirichletTemperatureScaling(n_steps=20, widths=(8,), batch_size=10),
-    "sts, the branch alone": lambda: SimplexTemperatureScaling(n_steps=20, pool_size=200, widths=(8,), head=False),
+    "sts, the branch alone": lambda: SimplexTemperatureScaling(
+        n_steps=20, pool_size=200, widths=(8,), likelihood_head=False
+    ),
 }
 FEATURES = 12
 
@@ -94,10 +96,17 @@ def images(data: Data) -> Tensor:
 
 
 @pytest.fixture(scope="module", params=ALL)
-def case(request: pytest.FixtureRequest, data: Data, images: Tensor, tmp_path_factory: pytest.TempPathFactory) -> Case:
+def case(
+    request: pytest.FixtureRequest,
+    data: Data,
+    images: Tensor,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Case:
     mixup = FeatureMixup(data.backbone.head, data.fit, data.fit_labels)
     rows = slice(0, 1500)
-    calibrator = ALL[request.param]().fit(data.fit[rows], data.fit_labels[rows], mixup=mixup, generator=seeded())
+    calibrator = ALL[request.param]().fit(
+        data.fit[rows], data.fit_labels[rows], mixup=mixup, generator=seeded()
+    )
     data.backbone.net.train()
     states = (state(data.backbone.net), state(calibrator))
     path = tmp_path_factory.mktemp("graph") / "net.onnx"
@@ -127,11 +136,15 @@ def test_the_file_is_valid_whole_and_says_what_it_is(case: Case) -> None:
     assert facts["fingerprint"] == case.model.backbone.fingerprint()
     shape = model.graph.input[0].type.tensor_type.shape.dim
     assert [dim.dim_param or dim.dim_value for dim in shape] == ["batch", 1, 28, 28]
-    assert [x.name for x in model.graph.output] == list(run(case.path, inputs=torch.zeros(1, 1, 28, 28)))
+    assert [x.name for x in model.graph.output] == list(
+        run(case.path, inputs=torch.zeros(1, 1, 28, 28))
+    )
     assert str(Path(simplexcal.__file__).parent).encode() not in case.path.read_bytes()
 
 
-def test_onnxruntime_has_nothing_to_say_about_the_file(case: Case, capfd: pytest.CaptureFixture[str]) -> None:
+def test_onnxruntime_has_nothing_to_say_about_the_file(
+    case: Case, capfd: pytest.CaptureFixture[str]
+) -> None:
     run(case.path, inputs=torch.zeros(3, 1, 28, 28))
     assert capfd.readouterr() == ("", "")
 
@@ -154,7 +167,9 @@ def fitted(method: str, k: int, dtype: torch.dtype = torch.float32) -> Calibrato
     outputs, labels = Outputs(head(features), features), torch.arange(n) % k
     likely = outputs.label.where(torch.rand(n, generator=seeded(3)) < 0.6, labels)
     likely[:k] = torch.arange(k)  # every class is there
-    calibrator = ALL[method]().fit(outputs, likely, mixup=FeatureMixup(head, outputs, likely), generator=seeded())
+    calibrator = ALL[method]().fit(
+        outputs, likely, mixup=FeatureMixup(head, outputs, likely), generator=seeded()
+    )
     if (own := getattr(calibrator, "likelihood_head", None)) is not None:
         own.trust.fill_(0.5)  # after a few steps it would be 0
     return calibrator
@@ -170,11 +185,15 @@ def rows(k: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     logits[20:25] = 100 * torch.nn.functional.one_hot(torch.arange(5) % k, k).to(dtype)  # saturated
     logits[25:30] = -1e4
     step = torch.tensor(torch.inf, dtype=dtype)
-    logits[30:35, -1] = logits[30:35].amax(-1).nextafter(step)  # ahead by one rounding step, which no softmax sees
+    logits[30:35, -1] = (
+        logits[30:35].amax(-1).nextafter(step)
+    )  # ahead by one rounding step, which no softmax sees
     return logits, torch.randn(257, FEATURES, generator=seeded(6), dtype=dtype)
 
 
-def check_alone(calibrator: Calibrator, path: Path, k: int, dtype: torch.dtype, atol: float) -> None:
+def check_alone(
+    calibrator: Calibrator, path: Path, k: int, dtype: torch.dtype, atol: float
+) -> None:
     written = export_calibrator(calibrator, path, dtype=dtype)
     logits, features = rows(k, dtype)
     given = {"logits": logits, "features": features}
@@ -191,19 +210,25 @@ def calibrator_uses_features(method: str) -> bool:
 
 @pytest.mark.parametrize("method", ALL)
 @pytest.mark.parametrize("k", [2, 10, 1000])
-def test_a_calibrator_alone_takes_logits_however_extreme(method: str, k: int, tmp_path: Path) -> None:
+def test_a_calibrator_alone_takes_logits_however_extreme(
+    method: str, k: int, tmp_path: Path
+) -> None:
     check_alone(fitted(method, k), tmp_path / "file.onnx", k, torch.float32, 1e-5)
 
 
 @pytest.mark.parametrize("method", ["ts", "adats", "sts"])
 def test_float64_logits_keep_their_digits(method: str, tmp_path: Path) -> None:
-    check_alone(fitted(method, 10), tmp_path / "file.onnx", 10, torch.float64, 1e-6)  # T itself is a float32
+    check_alone(
+        fitted(method, 10), tmp_path / "file.onnx", 10, torch.float64, 1e-6
+    )  # T itself is a float32
 
 
 def test_without_mixes_the_head_answers_and_no_features_are_asked_for(tmp_path: Path) -> None:
     logits, features = rows(10, torch.float32)
     outputs = Outputs(logits[35:], features[35:])
-    labels = outputs.label.where(torch.arange(len(outputs)) % 3 > 0, torch.arange(len(outputs)) % 10)
+    labels = outputs.label.where(
+        torch.arange(len(outputs)) % 3 > 0, torch.arange(len(outputs)) % 10
+    )
     calibrator = METHODS["sts"]().fit(outputs, labels, generator=seeded())
     written = export_calibrator(calibrator, tmp_path / "file.onnx")
     assert written.inputs == ["logits"]
@@ -211,13 +236,17 @@ def test_without_mixes_the_head_answers_and_no_features_are_asked_for(tmp_path: 
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_largest_logit_keeps_the_strictly_largest_probability(dtype: torch.dtype, tmp_path: Path) -> None:
+def test_the_largest_logit_keeps_the_strictly_largest_probability(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
     calibrator = fitted("sts, the branch alone", 10)
     export_calibrator(calibrator, tmp_path / "file.onnx", dtype=dtype)
     logits = torch.randn(500, 10, generator=seeded(), dtype=dtype)
     top = logits.argmax(-1, keepdim=True)
     next_to = (top + 1) % 10
-    logits.scatter_(1, next_to, logits.gather(1, top).nextafter(torch.tensor(-torch.inf, dtype=dtype)))
+    logits.scatter_(
+        1, next_to, logits.gather(1, top).nextafter(torch.tensor(-torch.inf, dtype=dtype))
+    )
     features = torch.randn(500, FEATURES, generator=seeded(), dtype=dtype)
     probs = run(tmp_path / "file.onnx", logits=logits, features=features)["probs"]
     assert (probs.gather(1, top) > probs.gather(1, next_to)).all()
@@ -228,7 +257,9 @@ def test_the_same_calibrator_gives_the_same_bytes(tmp_path: Path) -> None:
     for name in "ab":
         export_calibrator(calibrator, tmp_path / name, fingerprint="f")
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-    assert [e.value for e in onnx.load(tmp_path / "a").metadata_props if e.key == "fingerprint"] == ["f"]
+    assert [
+        e.value for e in onnx.load(tmp_path / "a").metadata_props if e.key == "fingerprint"
+    ] == ["f"]
 
 
 # --- the moments ------------------------------------------------------------------------------------------------------
@@ -236,15 +267,22 @@ def test_the_same_calibrator_gives_the_same_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.float32, 1e-6), (torch.float64, 1e-11)])
 @pytest.mark.parametrize("k", [2, 10, 1000])
-def test_the_exportable_moments_are_those_of_concrete(k: int, dtype: torch.dtype, atol: float) -> None:
+def test_the_exportable_moments_are_those_of_concrete(
+    k: int, dtype: torch.dtype, atol: float
+) -> None:
     logits = rows(k, dtype)[0]
     temperature = (4 * torch.randn(257, generator=seeded(), dtype=dtype)).exp().clamp(1e-6, 1e6)
     points = torch.from_numpy((chebpts1(RESOLUTIONS[dtype].terms) + 1) * (LAST_RATIO / 2)).to(dtype)
     points = points[points <= 1]
     temperature[: len(points)], temperature[len(points)] = points, 1.0
-    got, expected = ExportableConcrete(k, dtype)(logits, temperature), Concrete(logits, temperature).moments()
+    got, expected = (
+        ExportableConcrete(k, dtype)(logits, temperature),
+        Concrete(logits, temperature).moments(),
+    )
     torch.testing.assert_close(got.mean, expected.mean, rtol=0, atol=atol)
-    torch.testing.assert_close(got.expected_entropy, expected.expected_entropy, rtol=atol, atol=atol)
+    torch.testing.assert_close(
+        got.expected_entropy, expected.expected_entropy, rtol=atol, atol=atol
+    )
     torch.testing.assert_close(got.entropy, expected.entropy, rtol=atol, atol=atol)
 
 
@@ -257,9 +295,13 @@ def model_of(net: nn.Module, method: str, *inputs: Any) -> CalibratedModel:
     backbone = Backbone(net)
     outputs = backbone(x)
     n, k = outputs.logits.shape
-    labels = outputs.label.where(torch.arange(n) % 2 == 0, torch.arange(n) // 2 % k)  # half of them are right
+    labels = outputs.label.where(
+        torch.arange(n) % 2 == 0, torch.arange(n) // 2 % k
+    )  # half of them are right
     mixup = FeatureMixup(backbone.head, outputs, labels)
-    return CalibratedModel(backbone, METHODS[method]().fit(outputs, labels, mixup=mixup, generator=seeded()))
+    return CalibratedModel(
+        backbone, METHODS[method]().fit(outputs, labels, mixup=mixup, generator=seeded())
+    )
 
 
 class Two(nn.Module):
@@ -284,8 +326,12 @@ def test_several_inputs_keep_their_names_or_get_numbers(tmp_path: Path) -> None:
     model.to_onnx(path, {"left": left, "right": right.numpy()})
     assert_same(run(path, left=left[:7], right=right[:7]), model.predict((left[:7], right[:7])))
     model.to_onnx(path, (left, right))
-    assert_same(run(path, input_0=left[:1], input_1=right[:1]), model.predict((left[:1], right[:1])))
-    with pytest.raises(ValueError, match=r"must have the same number of rows in every part; got \[1, 40\]"):
+    assert_same(
+        run(path, input_0=left[:1], input_1=right[:1]), model.predict((left[:1], right[:1]))
+    )
+    with pytest.raises(
+        ValueError, match=r"must have the same number of rows in every part; got \[1, 40\]"
+    ):
         model.to_onnx(path, (left, right[:1]))
 
 
@@ -301,7 +347,9 @@ def test_an_input_that_is_no_tensor_is_refused(tmp_path: Path) -> None:
 
     x = torch.randn(40, 5, generator=seeded())
     model = model_of(Scaled(), "none", x, 2)
-    with pytest.raises(TypeError, match=r"tuple of tensors, .*; got a int as 'input_1'. Wrap the network"):
+    with pytest.raises(
+        TypeError, match=r"tuple of tensors, .*; got a int as 'input_1'. Wrap the network"
+    ):
         model.to_onnx(tmp_path / "net.onnx", (x, 2))
 
 
@@ -346,9 +394,18 @@ def test_a_small_number_that_saves_a_division_is_kept(tmp_path: Path) -> None:
 
 def test_a_hugging_face_classifier_takes_texts_of_any_length(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    sizes = {"dim": 8, "hidden_dim": 16, "n_heads": 2, "n_layers": 1, "vocab_size": 30, "max_position_embeddings": 20}
+    sizes = {
+        "dim": 8,
+        "hidden_dim": 16,
+        "n_heads": 2,
+        "n_layers": 1,
+        "vocab_size": 30,
+        "max_position_embeddings": 20,
+    }
     torch.manual_seed(0)
-    net = transformers.DistilBertForSequenceClassification(transformers.DistilBertConfig(**sizes, num_labels=4))
+    net = transformers.DistilBertForSequenceClassification(
+        transformers.DistilBertConfig(**sizes, num_labels=4)
+    )
     net.classifier.weight.data *= 50
 
     def texts(n: int, length: int) -> dict[str, Tensor]:
@@ -378,7 +435,9 @@ def test_a_network_on_a_gpu_is_exported_from_there(method: str, tmp_path: Path) 
 
 class Chunked(Uncalibrated):
     def _predict(self, outputs: Outputs) -> Prediction:
-        return Prediction(torch.cat([z.softmax(-1) for z in outputs.logits.split(64)]), outputs.label)
+        return Prediction(
+            torch.cat([z.softmax(-1) for z in outputs.logits.split(64)]), outputs.label
+        )
 
 
 class Peeking(Uncalibrated):
@@ -389,16 +448,23 @@ class Peeking(Uncalibrated):
 
 class Own(SimplexTemperatureScaling):
     def _predict(self, outputs: Outputs) -> Prediction:
-        return Prediction(outputs.logits.softmax(-1) + 0 * self._likely(outputs).mean, outputs.label)
+        return Prediction(
+            outputs.logits.softmax(-1) + 0 * self._likely(outputs).mean, outputs.label
+        )
 
 
 @pytest.mark.parametrize("kind", [Chunked, Peeking, Own])
-def test_a_method_that_cannot_be_exported_says_so(kind: Callable[[], Calibrator], tmp_path: Path) -> None:
+def test_a_method_that_cannot_be_exported_says_so(
+    kind: Callable[[], Calibrator], tmp_path: Path
+) -> None:
     outputs = Outputs(torch.randn(100, 4, generator=seeded()))
     labels = outputs.label.where(torch.arange(100) % 2 == 0, torch.arange(100) // 2 % 4)
     calibrator = kind().fit(outputs, labels, generator=seeded())
     (tmp_path / "file.onnx").write_text("what was there before")
-    with pytest.raises(ValueError, match=rf"^This {type(calibrator).__name__} cannot be exported: [^\n]+ Its predict"):
+    with pytest.raises(
+        ValueError,
+        match=rf"^This {type(calibrator).__name__} cannot be exported: [^\n]+ Its predict",
+    ):
         export_calibrator(calibrator, tmp_path / "file.onnx")
     assert [p.read_text() for p in tmp_path.iterdir()] == ["what was there before"]
 
@@ -422,7 +488,9 @@ class Paired(nn.Module):
         self.head = nn.Linear(4, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.head((x.reshape(2, -1, 4) - x.reshape(2, -1, 4).mean(1, keepdim=True)).reshape(-1, 4))
+        logits: Tensor = self.head(
+            (x.reshape(2, -1, 4) - x.reshape(2, -1, 4).mean(1, keepdim=True)).reshape(-1, 4)
+        )
         return logits
 
 
@@ -430,28 +498,39 @@ def test_a_network_that_cannot_be_exported_says_so_and_stays_as_it_was(tmp_path:
     x = torch.randn(40, 4, generator=seeded())
     model = model_of(Paired().train(), "ts", x)
     before = state(model.backbone.net)
-    with pytest.raises(ValueError, match=r"^This Paired with TemperatureScaling cannot be exported: [^\n]+ Export the"):
+    with pytest.raises(
+        ValueError,
+        match=r"^This Paired with TemperatureScaling cannot be exported: [^\n]+ Export the",
+    ):
         model.to_onnx(tmp_path / "net.onnx", x)
     assert state(model.backbone.net) == before
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("package", ["onnx", "onnxscript"])
-def test_a_missing_package_is_named_with_the_command(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_the_command(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=rf'^Exporting needs {package}, .* Run pip install "simplexcal\[onnx\]".$'):
+    with pytest.raises(
+        ImportError, match=rf'^Exporting needs {package}, .* Run pip install "simplexcal\[onnx\]".$'
+    ):
         export_calibrator(TemperatureScaling(), "file.onnx")
 
 
 def test_what_is_missing_is_said_before_anything_is_computed(tmp_path: Path, data: Data) -> None:
     with pytest.raises(NotFittedError, match="This TemperatureScaling is not fitted yet"):
         export_model(data.backbone, TemperatureScaling(), tmp_path / "net.onnx", None)
-    with pytest.raises(FileNotFoundError, match=r"is to be written to a folder that does not exist. Make it first."):
+    with pytest.raises(
+        FileNotFoundError, match=r"is to be written to a folder that does not exist. Make it first."
+    ):
         export_calibrator(fitted("ts", 3), tmp_path / "nowhere" / "file.onnx")
 
 
 def test_a_calibrator_takes_no_half_precision(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"`dtype` must be torch.float32 or torch.float64; got torch.float16."):
+    with pytest.raises(
+        ValueError, match=r"`dtype` must be torch.float32 or torch.float64; got torch.float16."
+    ):
         export_calibrator(fitted("sts", 3), tmp_path / "file.onnx", dtype=torch.float16)
 
 
@@ -463,9 +542,13 @@ def test_inference_mode_does_no_harm(tmp_path: Path) -> None:
     assert_same(run(tmp_path / "file.onnx", logits=logits), calibrator(Outputs(logits)))
 
 
-def test_weights_too_large_for_one_file_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_too_large_for_one_file_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(export, "LARGEST", 100)
-    with pytest.raises(ValueError, match=r"An ONNX file holds less than 2 GiB; these weights take .* alone"):
+    with pytest.raises(
+        ValueError, match=r"An ONNX file holds less than 2 GiB; these weights take .* alone"
+    ):
         export_calibrator(fitted("dirichlet", 3), tmp_path / "file.onnx")
 
 
@@ -476,5 +559,7 @@ def test_an_export_is_silent(tmp_path: Path) -> None:
         "from simplexcal.io import load_calibrator; from simplexcal.onnx import export_calibrator;"
         f"export_calibrator(load_calibrator({str(path)!r})[0], {str(tmp_path / 'ets.onnx')!r})"
     )  # in a process of its own, since torch says some things only once
-    done = subprocess.run([sys.executable, "-W", "default", "-c", code], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-W", "default", "-c", code], capture_output=True, text=True
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -40,7 +40,9 @@ def said(groups: list[tuple[float, int, int]], n_classes: int = 3) -> tuple[Pred
     return Prediction(probs, label), torch.where(correct, label, n_classes - 1)
 
 
-def verdict(after: list[tuple[float, int, int]], before: list[tuple[float, int, int]] | None = None) -> Verdict:
+def verdict(
+    after: list[tuple[float, int, int]], before: list[tuple[float, int, int]] | None = None
+) -> Verdict:
     """Judge STS, or the network itself where there is nothing before."""
     prediction, labels = said(after)
     g = Generator().manual_seed(0)
@@ -49,7 +51,12 @@ def verdict(after: list[tuple[float, int, int]], before: list[tuple[float, int, 
     earlier, same = said(before)
     assert torch.equal(labels, same)
     change = nll_change(earlier, prediction, labels)
-    return judge(evaluate(prediction, labels, generator=g), "STS", evaluate(earlier, labels, generator=g), change)
+    return judge(
+        evaluate(prediction, labels, generator=g),
+        "STS",
+        evaluate(earlier, labels, generator=g),
+        change,
+    )
 
 
 def words(v: Verdict) -> str:
@@ -65,7 +72,9 @@ def network(n: int, seed: int = 0, k: int = 10) -> tuple[dict[str, Prediction], 
     predictions = {
         "none": Prediction((2 * logits).softmax(-1), label),
         "ts": Prediction((1.3 * logits).softmax(-1), label),
-        "sts": Prediction(logits.softmax(-1), label, entropy, -40 + 8 * entropy + torch.randn(n, generator=g)),
+        "sts": Prediction(
+            logits.softmax(-1), label, entropy, -40 + 8 * entropy + torch.randn(n, generator=g)
+        ),
     }
     return predictions, labels
 
@@ -77,7 +86,10 @@ def test_over_confident_in_words() -> None:
     v = verdict([(0.97, 2000, 1820)])  # says 97 %, is right 91 %
     assert v.tone == "bad"
     assert v.headline == "This network is over-confident."
-    assert "says 97.0 % on average and is right 91.0 % of the time: over-confident by 6.0 points." in words(v)
+    assert (
+        "says 97.0 % on average and is right 91.0 % of the time: over-confident by 6.0 points."
+        in words(v)
+    )
     assert "The calibration error (ECE) of 6.00 %" in words(v)
     assert "more than chance explains" in words(v)
 
@@ -89,7 +101,9 @@ def test_under_confident_in_words() -> None:
 
 
 def test_wrong_in_places_and_right_on_average() -> None:
-    v = verdict([(0.95, 1000, 800), (0.65, 1000, 800)])  # both means are 0.8, neither group is right about itself
+    v = verdict(
+        [(0.95, 1000, 800), (0.65, 1000, 800)]
+    )  # both means are 0.8, neither group is right about itself
     assert v.tone == "bad"
     assert "right about itself on average, but not at each level of confidence" in v.headline
     assert "over-confident" not in words(v)
@@ -100,7 +114,10 @@ def test_calibrated_alone() -> None:
     v = verdict([(0.9, 2000, 1800), (0.6, 1000, 600)])
     assert v.tone == "good"
     assert v.headline == "This network’s confidence can be taken at its word."
-    assert "no more than a perfectly calibrated model would show by chance with 3 000 inputs" in words(v)
+    assert (
+        "no more than a perfectly calibrated model would show by chance with 3 000 inputs"
+        in words(v)
+    )
 
 
 def test_a_method_alone_is_named() -> None:
@@ -121,12 +138,18 @@ def test_calibration_that_works() -> None:
 
 def test_calibration_that_is_not_needed() -> None:
     v = verdict([(0.801, 2000, 1600)], before=[(0.8, 2000, 1600)])
-    assert (v.tone, v.headline) == ("good", "This network was well calibrated before, and is after STS.")
+    assert (v.tone, v.headline) == (
+        "good",
+        "This network was well calibrated before, and is after STS.",
+    )
 
 
 def test_calibration_that_helps_in_part() -> None:
     v = verdict([(0.85, 5000, 4000)], before=[(0.99, 5000, 4000)])
-    assert (v.tone, v.headline) == ("mixed", "STS removes most of the calibration error, but not all of it.")
+    assert (v.tone, v.headline) == (
+        "mixed",
+        "STS removes most of the calibration error, but not all of it.",
+    )
     assert "over-confident by 5.0 points." in words(v)
 
 
@@ -144,7 +167,9 @@ def test_calibration_that_changes_nothing() -> None:
 
 def test_calibration_that_throws_knowledge_away() -> None:
     """Saying 75 % of everything is calibrated, but the network knew which half is easy."""
-    v = verdict([(0.75, 2000, 1800), (0.75, 2000, 1200)], before=[(0.9, 2000, 1800), (0.6, 2000, 1200)])
+    v = verdict(
+        [(0.75, 2000, 1800), (0.75, 2000, 1200)], before=[(0.9, 2000, 1800), (0.6, 2000, 1200)]
+    )
     assert v.tone == "mixed"
     assert "says less about each input" in v.headline
     assert "NLL rises" in words(v)
@@ -152,7 +177,10 @@ def test_calibration_that_throws_knowledge_away() -> None:
 
 def test_few_inputs_cannot_tell() -> None:
     v = verdict([(0.8, 40, 30)])
-    assert (v.tone, v.headline) == ("unsure", "40 inputs are too few to tell whether the confidence is right.")
+    assert (v.tone, v.headline) == (
+        "unsure",
+        "40 inputs are too few to tell whether the confidence is right.",
+    )
     needed = int(re.search(r"About ([\d ]+) inputs", words(v))[1].replace(" ", ""))  # type: ignore[index]
     e = evaluate(*said([(0.8, 40, 30)]), generator=Generator().manual_seed(0))
     assert needed == pytest.approx(40 * (e.ece_floor_95 / 0.02) ** 2, rel=0.1)
@@ -170,7 +198,9 @@ def test_few_inputs_show_a_gross_error() -> None:
 
 
 def test_points_are_those_of_the_printed_numbers() -> None:
-    v = verdict([(0.96849, 10000, 8966)])  # prints 96.8 and 89.7, whose difference is 7.1; unrounded it is 7.2
+    v = verdict(
+        [(0.96849, 10000, 8966)]
+    )  # prints 96.8 and 89.7, whose difference is 7.1; unrounded it is 7.2
     assert "over-confident by 7.1 points" in words(v)
 
 
@@ -183,7 +213,10 @@ def test_numbers_as_they_are_printed() -> None:
 
 def test_the_best_of_a_column_is_marked_where_methods_differ() -> None:
     predictions, labels = network(2000)
-    table = {s.name: s for s in score_table({name: evaluate(p, labels) for name, p in predictions.items()})}
+    table = {
+        s.name: s
+        for s in score_table({name: evaluate(p, labels) for name, p in predictions.items()})
+    }
     assert table["sts"].leads >= {"nll", "brier"}
     assert not table["none"].leads
     assert table["sts"].within_chance
@@ -192,7 +225,10 @@ def test_the_best_of_a_column_is_marked_where_methods_differ() -> None:
 
 
 def test_the_smallest_ece_leads_only_where_none_is_within_chance() -> None:
-    off = {"none": evaluate(*said([(0.99, 2000, 1600)])), "ts": evaluate(*said([(0.9, 2000, 1600)]))}
+    off = {
+        "none": evaluate(*said([(0.99, 2000, 1600)])),
+        "ts": evaluate(*said([(0.9, 2000, 1600)])),
+    }
     assert ["ece" in score.leads for score in score_table(off)] == [False, True]
     good = off | {"sts": evaluate(*said([(0.8, 2000, 1600)]))}
     assert ["ece" in score.leads for score in score_table(good)] == [False, False, False]
@@ -216,7 +252,11 @@ def test_levels_by_hand() -> None:
 def test_bins_say_too_much_too_little_or_neither() -> None:
     prediction, labels = said([(0.95, 100, 50), (0.75, 100, 75), (0.45, 100, 90)])
     found = chart_data.bin_rows("ts", prediction, labels == prediction.label, 10)
-    assert [row["state"] for row in found] == ["says too little", "as right as it says", "says too much"]
+    assert [row["state"] for row in found] == [
+        "says too little",
+        "as right as it says",
+        "says too much",
+    ]
     assert [row["count"] for row in found] == [100, 100, 100]
 
 
@@ -230,7 +270,9 @@ def test_curve_ends_at_the_error_rate_of_all() -> None:
 
 def test_points_are_a_sample_with_the_wrong_ones_on_top(generator: Generator) -> None:
     predictions, labels = network(4000)
-    points = chart_data.point_rows(predictions["sts"], labels, [str(i) for i in range(10)], generator)
+    points = chart_data.point_rows(
+        predictions["sts"], labels, [str(i) for i in range(10)], generator
+    )
     assert len({p["input"] for p in points}) == chart_data.N_POINTS
     kinds = [p["is"] for p in points]
     assert kinds == sorted(kinds)  # "right" before "wrong"
@@ -280,7 +322,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("report") / "report.html"
     names = [f"kind {i}" for i in range(9)] + [NASTY]
     g = Generator().manual_seed(0)
-    return write_report(path, predictions, labels, images=images, class_names=names, title=NASTY, generator=g)
+    return write_report(
+        path, predictions, labels, images=images, class_names=names, title=NASTY, generator=g
+    )
 
 
 def test_words_table_and_mistakes_are_in_the_file(report: Path) -> None:
@@ -325,7 +369,9 @@ def test_nothing_is_fetched_from_anywhere(report: Path) -> None:
     targets = [e[key] for _, e in page.elements for key in ("src", "href") if key in e]
     assert targets
     assert all(t is not None and t.startswith(("data:", "#")) for t in targets)
-    policy = next(e["content"] for e in page.all("meta") if e.get("http-equiv") == "Content-Security-Policy")
+    policy = next(
+        e["content"] for e in page.all("meta") if e.get("http-equiv") == "Content-Security-Policy"
+    )
     assert policy is not None
     assert policy.startswith("default-src 'none'")
 
@@ -333,21 +379,31 @@ def test_nothing_is_fetched_from_anywhere(report: Path) -> None:
 def test_mistakes_are_the_surest_wrong_ones(report: Path) -> None:
     predictions, labels = network(2500)
     p = predictions["sts"]
-    expected = sorted((-float(p.confidence[i]), i) for i in range(2500) if p.label[i] != labels[i])[:12]
-    found = [int(re.match(r"Input (\d+):", image["alt"] or "")[1]) for image in Parsed(report).all("img")]  # type: ignore[index]
+    expected = sorted((-float(p.confidence[i]), i) for i in range(2500) if p.label[i] != labels[i])[
+        :12
+    ]
+    found = [
+        int(re.match(r"Input (\d+):", image["alt"] or "")[1]) for image in Parsed(report).all("img")
+    ]  # type: ignore[index]
     assert found == [i for _, i in expected]
 
 
 def test_a_file_with_5000_images_stays_small(tmp_path: Path) -> None:
     predictions, labels = network(5000)
     images = torch.rand(5000, 3, 32, 32)  # noise, which no compression makes smaller
-    assert write_report(tmp_path / "r.html", predictions, labels, images=images).stat().st_size <= 3_000_000
+    assert (
+        write_report(tmp_path / "r.html", predictions, labels, images=images).stat().st_size
+        <= 3_000_000
+    )
 
 
 def test_the_same_input_gives_the_same_file(tmp_path: Path) -> None:
     predictions, labels = network(100)
     state = torch.get_rng_state()
-    a, b = (write_report(tmp_path / name, predictions, labels).read_bytes() for name in ("a.html", "b.html"))
+    a, b = (
+        write_report(tmp_path / name, predictions, labels).read_bytes()
+        for name in ("a.html", "b.html")
+    )
     assert a == b
     assert torch.equal(torch.get_rng_state(), state)
 
@@ -389,7 +445,10 @@ COLOUR = np.stack([GREY, GREY + 50, GREY + 100], -1)
         (GREY[:, None], GREY[0]),
         (GREY[..., None], GREY[0]),
         (GREY / 255, GREY[0]),
-        (torch.from_numpy(GREY > 50).to(torch.bfloat16), 255 * (GREY[0] > 50)),  # numpy has no bfloat16
+        (
+            torch.from_numpy(GREY > 50).to(torch.bfloat16),
+            255 * (GREY[0] > 50),
+        ),  # numpy has no bfloat16
         (COLOUR, COLOUR[0]),
         (COLOUR.transpose(0, 3, 1, 2), COLOUR[0]),
         (torch.from_numpy(COLOUR.transpose(0, 3, 1, 2) / 255).float(), COLOUR[0]),
@@ -403,12 +462,16 @@ def test_images_of_every_form_become_the_same_pixels(images: Any, pixels: Any) -
 
 
 def test_large_images_are_made_small() -> None:
-    (mistake,) = most_confident_mistakes(*said([(0.9, 4, 3)]), None, ["a", "b", "c"], torch.rand(4, 3, 300, 600))
+    (mistake,) = most_confident_mistakes(
+        *said([(0.9, 4, 3)]), None, ["a", "b", "c"], torch.rand(4, 3, 300, 600)
+    )
     assert decode(mistake.picture).size == (112, 56)
 
 
 def decode(uri: str | None) -> Image.Image:
-    return Image.open(io.BytesIO(base64.b64decode((uri or "").removeprefix("data:image/png;base64,"))))
+    return Image.open(
+        io.BytesIO(base64.b64decode((uri or "").removeprefix("data:image/png;base64,")))
+    )
 
 
 def test_mistakes_know_the_confidence_before() -> None:
@@ -425,37 +488,68 @@ def test_mistakes_know_the_confidence_before() -> None:
     ("arguments", "error", "message"),
     [
         ({"predictions": {}}, ValueError, "`predictions` is empty"),
-        ({"labels": torch.zeros(7, dtype=torch.long)}, ValueError, r"`labels` must have shape \(10,\)"),
+        (
+            {"labels": torch.zeros(7, dtype=torch.long)},
+            ValueError,
+            r"`labels` must have shape \(10,\)",
+        ),
         ({"focus": "ets"}, ValueError, "`focus` must be one of .* none, sts; got 'ets'"),
         ({"class_names": ["a", "b"]}, ValueError, "`class_names` must name all 3 classes.* got 2"),
-        ({"images": torch.zeros(9, 8, 8)}, ValueError, r"`images` must have shape .* N = 10 .* got \(9, 8, 8\)"),
+        (
+            {"images": torch.zeros(9, 8, 8)},
+            ValueError,
+            r"`images` must have shape .* N = 10 .* got \(9, 8, 8\)",
+        ),
         ({"images": torch.zeros(10, 8, 8, 8)}, ValueError, r"`images` must have shape"),
         ({"images": [1, 2]}, TypeError, "`images` must be a tensor or an array; got list"),
-        ({"images": torch.zeros(10, 8, 8) - 0.5}, ValueError, "between 0 and 1 .* before normalisation"),
-        ({"images": torch.zeros(10, 8, 8, dtype=torch.long)}, TypeError, r"`images` must be bytes .* got int64"),
         (
-            {"predictions": {"sts": Prediction(torch.full((10, 3), torch.nan), said([(0.9, 10, 8)])[1])}},
+            {"images": torch.zeros(10, 8, 8) - 0.5},
+            ValueError,
+            "between 0 and 1 .* before normalisation",
+        ),
+        (
+            {"images": torch.zeros(10, 8, 8, dtype=torch.long)},
+            TypeError,
+            r"`images` must be bytes .* got int64",
+        ),
+        (
+            {
+                "predictions": {
+                    "sts": Prediction(torch.full((10, 3), torch.nan), said([(0.9, 10, 8)])[1])
+                }
+            },
             ValueError,
             "found nan",
         ),
-        ({"predictions": {"none": said([(0.9, 10, 8)])[0], "ts": said([(0.9, 9, 8)])[0]}}, ValueError, "'ts' of"),
+        (
+            {"predictions": {"none": said([(0.9, 10, 8)])[0], "ts": said([(0.9, 9, 8)])[0]}},
+            ValueError,
+            "'ts' of",
+        ),
     ],
 )
 def test_errors_are_one_clear_sentence(
     tmp_path: Path, arguments: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     prediction, labels = said([(0.9, 10, 8)])
-    given: dict[str, Any] = {"predictions": {"none": prediction, "sts": prediction}, "labels": labels} | arguments
+    given: dict[str, Any] = {
+        "predictions": {"none": prediction, "sts": prediction},
+        "labels": labels,
+    } | arguments
     with pytest.raises(error, match=message):
         write_report(tmp_path / "r.html", **given)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("package", ["altair", "jinja2", "PIL", "vl_convert"])
-def test_a_missing_extra_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+def test_a_missing_extra_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
     prediction, labels = said([(0.9, 10, 8)])
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ModuleNotFoundError, match=rf'needs {package}, .* pip install "simplexcal\[report\]"'):
+    with pytest.raises(
+        ModuleNotFoundError, match=rf'needs {package}, .* pip install "simplexcal\[report\]"'
+    ):
         write_report(tmp_path / "r.html", {"sts": prediction}, labels)
 
 
@@ -465,7 +559,9 @@ def test_importing_the_report_loads_the_core_only() -> None:
     assert done.stdout.split() == []
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     prediction, labels = said([(0.9, 10, 8)])
     path = tmp_path / "r.html"
     path.write_text("old")
@@ -532,7 +628,10 @@ def colours(page: Page, chart: str) -> int:
 def contrast(page: Page, selector: str, background: str, attribute: str = "color") -> float:
     """Return the WCAG contrast of the first such element's colour with that of its background element."""
     script = "([s, key]) => getComputedStyle(document.querySelector(s))[key]"
-    found = (page.evaluate(script, [selector, attribute]), page.evaluate(script, [background, "backgroundColor"]))
+    found = (
+        page.evaluate(script, [selector, attribute]),
+        page.evaluate(script, [background, "backgroundColor"]),
+    )
     light = sorted(luminance(colour) for colour in found)
     return (light[1] + 0.05) / (light[0] + 0.05)
 
@@ -570,9 +669,14 @@ def test_the_threshold_changes_the_numbers(show: Open) -> None:
         right = (p.label == labels)[kept].double().mean().item()
         assert page.locator("#level").inner_text() == percent(threshold)
         assert page.locator("#answers").inner_text() == percent(kept.double().mean().item())
-        assert page.locator("#answers-note").inner_text() == f"{count(int(kept.sum()))} of {count(2500)}"
+        assert (
+            page.locator("#answers-note").inner_text()
+            == f"{count(int(kept.sum()))} of {count(2500)}"
+        )
         assert page.locator("#right").inner_text() == percent(right)
-    page.locator("#threshold").fill(str(chart_data.N_STEPS))  # where nothing is left, nothing is said
+    page.locator("#threshold").fill(
+        str(chart_data.N_STEPS)
+    )  # where nothing is left, nothing is said
     assert page.locator("#right").inner_text() in ("–", percent(1.0))
 
 
@@ -589,11 +693,14 @@ def test_the_rules_follow_the_threshold(show: Open) -> None:
     before = places()
     page.locator("#threshold").fill("80")
     page.wait_for_function(
-        "x => document.querySelector('#curve .mark-rule.role-mark line').getBoundingClientRect().x > x", arg=before[2]
+        "x => document.querySelector('#curve .mark-rule.role-mark line').getBoundingClientRect().x > x",
+        arg=before[2],
     )
     after = places()
     assert after[0] < before[0]  # a lower threshold ...
-    assert after[1] == pytest.approx(after[0], abs=1.5)  # ... at the same place in both charts of confidence ...
+    assert after[1] == pytest.approx(
+        after[0], abs=1.5
+    )  # ... at the same place in both charts of confidence ...
     assert after[2] > before[2]  # ... answers more
 
 
@@ -604,7 +711,9 @@ def test_the_method_is_chosen_for_all_charts(show: Open) -> None:
     page.get_by_label("Uncalibrated").check()
     assert page.locator("#says").inner_text() != said_by_sts
     assert "of Uncalibrated" in (page.locator("#reliability").get_attribute("aria-label") or "")
-    page.wait_for_function("old => document.querySelector('#reliability svg').innerHTML !== old", arg=diagram)
+    page.wait_for_function(
+        "old => document.querySelector('#reliability svg').innerHTML !== old", arg=diagram
+    )
 
 
 def test_a_brush_sums_up_what_it_selects(show: Open) -> None:
@@ -618,7 +727,9 @@ def test_a_brush_sums_up_what_it_selects(show: Open) -> None:
     page.mouse.move(x + box["width"] * 0.9, y + box["height"] * 0.8, steps=4)
     page.mouse.up()
     page.wait_for_function("document.querySelector('#brushed').textContent.includes('selected')")
-    selected = re.match(r"([\d\s]+) inputs selected: it says [\d.]+\s%", page.locator("#brushed").inner_text())
+    selected = re.match(
+        r"([\d\s]+) inputs selected: it says [\d.]+\s%", page.locator("#brushed").inner_text()
+    )
     assert selected
     assert 0 < int(re.sub(r"\s", "", selected[1])) < chart_data.N_POINTS
 
@@ -643,7 +754,16 @@ def test_text_can_be_read_in_both_schemes(show: Open, scheme: str) -> None:
     page_light = luminance(page.evaluate("getComputedStyle(document.body).backgroundColor"))
     assert page_light > 0.8 if scheme == "light" else page_light < 0.05
     on_page = ("h1", ".facts", "section > h2 + p", "footer")
-    on_card = (".badge", "#verdict", "caption", "figcaption", "#brushed", "td .lead", "small.chance", ".true")
+    on_card = (
+        ".badge",
+        "#verdict",
+        "caption",
+        "figcaption",
+        "#brushed",
+        "td .lead",
+        "small.chance",
+        ".true",
+    )
     assert {s: c for s in on_page if (c := contrast(page, s, "body")) < 4.5} == {}
     assert {s: c for s in on_card if (c := contrast(page, s, ".card")) < 4.5} == {}
     assert contrast(page, "#curve .role-axis-label text", ".card", "fill") >= 4.5
@@ -674,7 +794,9 @@ def test_a_narrow_page_does_not_scroll_sideways(show: Open, width: int) -> None:
 def test_charts_follow_the_width_of_the_window(show: Open) -> None:
     page = show()
     page.set_viewport_size({"width": 500, "height": 900})
-    page.wait_for_function("document.querySelector('#scatter svg').getBoundingClientRect().width < 500")
+    page.wait_for_function(
+        "document.querySelector('#scatter svg').getBoundingClientRect().width < 500"
+    )
     assert page.evaluate("document.documentElement.scrollWidth") <= 500
 
 
@@ -703,14 +825,18 @@ def test_controls_work_by_keyboard(show: Open) -> None:
 def test_it_prints(show: Open) -> None:
     page = show(color_scheme="dark")
     page.emulate_media(media="print")
-    assert luminance(page.evaluate("getComputedStyle(document.body).backgroundColor")) == pytest.approx(1)
+    assert luminance(
+        page.evaluate("getComputedStyle(document.body).backgroundColor")
+    ) == pytest.approx(1)
     assert page.pdf(format="A4").startswith(b"%PDF")
 
 
 def test_one_method_without_uncertainties_is_drawn_too(show: Open, tmp_path: Path) -> None:
     prediction, labels = said([(0.9, 300, 240)])
     page = show(write_report(tmp_path / "r.html", {"mine": prediction}, labels))
-    assert page.locator("#answers").inner_text() == percent(0.0 if prediction.confidence[0].double() < 0.9 else 1.0)
+    assert page.locator("#answers").inner_text() == percent(
+        0.0 if prediction.confidence[0].double() < 0.9 else 1.0
+    )
     assert all(colours(page, chart) > 5 for chart in CHARTS[:3])
 
 

@@ -40,7 +40,12 @@ def test_every_method_scores_as_it_predicts(method: str, tmp_path: Path) -> None
     rows = read(tmp_path / "y.parquet")
     assert rows["id"] == columns(100)["id"]
     check(rows, fitted(method)(outputs(100)))
-    assert (summary.rows, summary.n_rejected, summary.rejected, summary.n_resumed) == (100, 0, None, 0)
+    assert (summary.rows, summary.n_rejected, summary.rejected, summary.n_resumed) == (
+        100,
+        0,
+        None,
+        0,
+    )
     assert not (tmp_path / "y.rejected.parquet").exists()
     assert not (tmp_path / "y.parquet.parts").exists()
 
@@ -54,7 +59,8 @@ def spellings() -> dict[str, dict[str, Any]]:
         for name, x in (("logits", z), ("features", f))
     }
     tensors = {
-        name: pa.FixedShapeTensorArray.from_numpy_ndarray(x.numpy()) for name, x in (("logits", z), ("features", f))
+        name: pa.FixedShapeTensorArray.from_numpy_ndarray(x.numpy())
+        for name, x in (("logits", z), ("features", f))
     }
     large = {name: pa.array(x, pa.large_list(pa.float64())) for name, x in lists.items()}
     return {"lists": lists, "fixed": fixed, "tensors": tensors, "large": large}
@@ -62,12 +68,16 @@ def spellings() -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("spelling", ["lists", "fixed", "tensors", "large"])
 def test_lists_of_each_kind_are_numbered_columns(spelling: str, tmp_path: Path) -> None:
-    data = write(tmp_path / "x.parquet", {"id": columns(50)["id"], **spellings()[spelling]}, group=7)
+    data = write(
+        tmp_path / "x.parquet", {"id": columns(50)["id"], **spellings()[spelling]}, group=7
+    )
     score(save(tmp_path, "sts"), data, tmp_path / "y.parquet", batch_size=16)
     check(read(tmp_path / "y.parquet"), fitted("sts")(outputs(50)))
 
 
-@pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64(), pa.int8(), pa.int64(), pa.decimal128(9, 3)])
+@pytest.mark.parametrize(
+    "kind", [pa.float16(), pa.float32(), pa.float64(), pa.int8(), pa.int64(), pa.decimal128(9, 3)]
+)
 def test_numbers_of_each_type_are_what_they_say(kind: Any, tmp_path: Path) -> None:
     z = np.round(outputs(20).logits.numpy().astype(np.float64))
     own = [[Decimal(int(v)) for v in x] for x in z.T] if pa.types.is_decimal(kind) else list(z.T)
@@ -75,7 +85,9 @@ def test_numbers_of_each_type_are_what_they_say(kind: Any, tmp_path: Path) -> No
     data = write(tmp_path / "x.parquet", {f"logit_{i}": x for i, x in enumerate(cast)})
     score(save(tmp_path, "ts"), data, tmp_path / "y.parquet")
     small = kind in (pa.float16(), pa.float32(), pa.int8())
-    expected = fitted("ts")(Outputs(torch.from_numpy(z).to(torch.float32 if small else torch.float64)))
+    expected = fitted("ts")(
+        Outputs(torch.from_numpy(z).to(torch.float32 if small else torch.float64))
+    )
     confidence = pq.read_table(tmp_path / "y.parquet")["confidence"]
     assert confidence.type == (pa.float32() if small else pa.float64())
     assert confidence.to_pylist() == expected.confidence.tolist()
@@ -94,7 +106,11 @@ def test_a_folder_is_one_table_and_its_rows_are_numbered_through(tmp_path: Path)
     (tmp_path / "in" / "b").mkdir(parents=True)
     (tmp_path / "in" / "_temporary").mkdir()
     content = {name: x for name, x in columns(90).items() if name != "id"}
-    for name, rows in {"a.parquet": slice(40), "b/0.parquet": slice(40, 40), "c.parquet": slice(40, 90)}.items():
+    for name, rows in {
+        "a.parquet": slice(40),
+        "b/0.parquet": slice(40, 40),
+        "c.parquet": slice(40, 90),
+    }.items():
         write(tmp_path / "in" / name, {column: x[rows] for column, x in content.items()}, group=13)
     write(tmp_path / "in" / "_temporary" / "d.parquet", content)
     score(save(tmp_path, "sts"), tmp_path / "in", tmp_path / "y.parquet", batch_size=5)
@@ -104,28 +120,46 @@ def test_a_folder_is_one_table_and_its_rows_are_numbered_through(tmp_path: Path)
 
 def make_network() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(1, 2, 2), nn.Flatten(), nn.BatchNorm1d(8), nn.Linear(8, K)).eval()
+    return nn.Sequential(
+        nn.Conv2d(1, 2, 2), nn.Flatten(), nn.BatchNorm1d(8), nn.Linear(8, K)
+    ).eval()
 
 
 def test_a_network_takes_its_inputs_from_nested_lists(tmp_path: Path) -> None:
     inputs = torch.randn(30, 1, 3, 3)
     lists: list[Any] = inputs.tolist()
-    lists[3], lists[5], lists[7] = None, [[[1.0, 2.0, 3.0]]], [[[1.0, 2.0, 3.0]] * 2 + [[1.0, 2.0, float("nan")]]]
+    lists[3], lists[5], lists[7] = (
+        None,
+        [[[1.0, 2.0, 3.0]]],
+        [[[1.0, 2.0, 3.0]] * 2 + [[1.0, 2.0, float("nan")]]],
+    )
     net, calibrator = make_network(), tmp_path / "c.safetensors"
     save_calibrator(fitted("ts"), calibrator, fingerprint=Backbone(net).fingerprint())
     data = write(tmp_path / "x.parquet", {"inputs": lists})
-    score(calibrator, data, tmp_path / "y.parquet", network=Network("test_score:make_network"), batch_size=8)
+    score(
+        calibrator,
+        data,
+        tmp_path / "y.parquet",
+        network=Network("test_score:make_network"),
+        batch_size=8,
+    )
     good = [i for i in range(30) if i not in (3, 5, 7)]
     rows = read(tmp_path / "y.parquet")
     assert rows["row_number"] == good
     check(rows, fitted("ts")(Outputs(net(inputs[good]).detach())))
-    reasons = ["`inputs` is null", "`inputs` has the shape (1, 1, 3), not (1, 3, 3)", "`inputs` at position 8 is NaN"]
+    reasons = [
+        "`inputs` is null",
+        "`inputs` has the shape (1, 1, 3), not (1, 3, 3)",
+        "`inputs` at position 8 is NaN",
+    ]
     assert read(tmp_path / "y.rejected.parquet") == {"row_number": [3, 5, 7], "reason": reasons}
 
 
 @settings(max_examples=25)
 @given(
-    sizes=st.lists(st.integers(0, 40), min_size=1, max_size=4), group=st.integers(1, 50), batch_size=st.integers(1, 12)
+    sizes=st.lists(st.integers(0, 40), min_size=1, max_size=4),
+    group=st.integers(1, 50),
+    batch_size=st.integers(1, 12),
 )
 def test_every_row_comes_out_once_and_in_order(
     sizes: list[int], group: int, batch_size: int, tmp_path_factory: pytest.TempPathFactory

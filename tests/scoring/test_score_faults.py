@@ -49,14 +49,24 @@ def test_bad_rows_go_to_the_side_file_and_the_run_goes_on(tmp_path: Path) -> Non
     good = [i for i in range(20) if i not in (2, 4, 6, 8, 19)]
     rows, expected = read(tmp_path / "y.parquet"), fitted("sts")(outputs(20)[torch.tensor(good)])
     assert rows["id"] == [ids[i] for i in good]
-    torch.testing.assert_close(torch.tensor(rows["epistemic"]), expected.epistemic, atol=1e-5, rtol=1e-5)
-    assert (summary.rows, summary.n_rejected, summary.rejected) == (15, 5, tmp_path / "y.rejected.parquet")
+    torch.testing.assert_close(
+        torch.tensor(rows["epistemic"]), expected.epistemic, atol=1e-5, rtol=1e-5
+    )
+    assert (summary.rows, summary.n_rejected, summary.rejected) == (
+        15,
+        5,
+        tmp_path / "y.rejected.parquet",
+    )
 
 
 def test_bad_lists_go_to_the_side_file(tmp_path: Path) -> None:
     lists: list[Any] = outputs(6).logits.tolist()
     lists[0], lists[2], lists[3], lists[5] = None, [1.0] * (K - 1), [], [1.0, None, nan, 2.0]
-    score(save(tmp_path, "ts"), write(tmp_path / "x.parquet", {"logits": lists}), tmp_path / "y.parquet")
+    score(
+        save(tmp_path, "ts"),
+        write(tmp_path / "x.parquet", {"logits": lists}),
+        tmp_path / "y.parquet",
+    )
     assert read(tmp_path / "y.rejected.parquet")["reason"] == [
         "`logits` is null",
         f"`logits` has {K - 1} values, not {K}",
@@ -68,7 +78,11 @@ def test_bad_lists_go_to_the_side_file(tmp_path: Path) -> None:
 
 def test_what_is_no_distribution_goes_to_the_side_file(tmp_path: Path) -> None:
     probs = [[0.25] * 4, [0.5, 0.5, 0.5, -0.5], [3.0, 1.0, -2.0, 0.5], [0.25, 0.25, 0.25, 0.26]]
-    score(save(tmp_path, "ts"), write(tmp_path / "x.parquet", {"probs": probs}), tmp_path / "y.parquet")
+    score(
+        save(tmp_path, "ts"),
+        write(tmp_path / "x.parquet", {"probs": probs}),
+        tmp_path / "y.parquet",
+    )
     assert read(tmp_path / "y.parquet")["row_number"] == [0]
     assert read(tmp_path / "y.rejected.parquet")["reason"] == [
         "`probs` are no probabilities: from -0.5 to 0.5, with sum 1",
@@ -79,7 +93,9 @@ def test_what_is_no_distribution_goes_to_the_side_file(tmp_path: Path) -> None:
 
 def test_a_file_of_bad_rows_alone_gives_an_empty_output(tmp_path: Path) -> None:
     rows = {f"logit_{i}": [nan, nan] for i in range(K)}
-    summary = score(save(tmp_path, "ts"), write(tmp_path / "x.parquet", rows), tmp_path / "y.parquet")
+    summary = score(
+        save(tmp_path, "ts"), write(tmp_path / "x.parquet", rows), tmp_path / "y.parquet"
+    )
     table = pq.read_table(tmp_path / "y.parquet")
     assert (summary.rows, summary.n_rejected, table.num_rows) == (0, 2, 0)
     assert table.schema.names[:3] == ["row_number", "predicted", "confidence"]
@@ -120,30 +136,95 @@ WHOLE: dict[str, tuple[dict[str, Any], dict[str, Any], type[Exception], str]] = 
         "must hold columns logit_0, logit_1, … or a column `logits` of lists",
     ),
     "a gap": (without("logit_1"), {}, ValueError, "logit_1 is missing. Number them from 0"),
-    "text": ({**columns(5), "logit_2": ["a"] * 5}, {}, TypeError, "'logit_2' must hold numbers; it holds .*'string'"),
-    "text in lists": ({"logits": [["a"] * K]}, {}, TypeError, "column 'logits' must hold numbers; it holds .*'string'"),
-    "no lists": ({"logits": [1.0]}, {}, TypeError, "must hold lists of numbers; it holds values of type 'double'"),
-    "too few classes": (without("logit_3"), {}, ValueError, "has 3 logits in a row; '.*' is for 4 classes"),
+    "text": (
+        {**columns(5), "logit_2": ["a"] * 5},
+        {},
+        TypeError,
+        "'logit_2' must hold numbers; it holds .*'string'",
+    ),
+    "text in lists": (
+        {"logits": [["a"] * K]},
+        {},
+        TypeError,
+        "column 'logits' must hold numbers; it holds .*'string'",
+    ),
+    "no lists": (
+        {"logits": [1.0]},
+        {},
+        TypeError,
+        "must hold lists of numbers; it holds values of type 'double'",
+    ),
+    "too few classes": (
+        without("logit_3"),
+        {},
+        ValueError,
+        "has 3 logits in a row; '.*' is for 4 classes",
+    ),
     "too many in lists": (
         {"logits": lists(9), "features": lists(6)},
         {},
         ValueError,
         "has 9 logits in a row; '.*' is for 4 classes",
     ),
-    "no features": (without("feature"), {}, ValueError, "feature_0, … or a column `features` of lists, 6 in a row"),
-    "other features": (without("feature_5"), {}, ValueError, "has 5 features in a row; '.*' needs 6"),
-    "both kinds": ({**columns(5), "probs": lists(K)}, {}, ValueError, "holds `logits` and `probs`. Say which"),
+    "no features": (
+        without("feature"),
+        {},
+        ValueError,
+        "feature_0, … or a column `features` of lists, 6 in a row",
+    ),
+    "other features": (
+        without("feature_5"),
+        {},
+        ValueError,
+        "has 5 features in a row; '.*' needs 6",
+    ),
+    "both kinds": (
+        {**columns(5), "probs": lists(K)},
+        {},
+        ValueError,
+        "holds `logits` and `probs`. Say which",
+    ),
     "other kind": (columns(5), {"kind": "probs"}, ValueError, "holds `logits` and no `probs`"),
-    "no such kind": (columns(5), {"kind": "odds"}, ValueError, '`kind` must be "logits" or "probs"'),
-    "both spellings": ({**columns(5), "logits": lists(K)}, {}, ValueError, "must hold `logits` once"),
+    "no such kind": (
+        columns(5),
+        {"kind": "odds"},
+        ValueError,
+        '`kind` must be "logits" or "probs"',
+    ),
+    "both spellings": (
+        {**columns(5), "logits": lists(K)},
+        {},
+        ValueError,
+        "must hold `logits` once",
+    ),
     "inputs alone": ({"inputs": lists(3)}, {}, ValueError, "Give --model"),
     "no key": (columns(5), {"key": "name"}, ValueError, "the column 'name', which --key names"),
-    "a key of floats": (columns(5), {"key": "logit_0"}, TypeError, "'logit_0' must hold integers, text or times"),
-    "a key in the way": ({**columns(5), "predicted": [1] * 5}, {"key": "predicted"}, ValueError, "must not be 'pred"),
-    "no batch": (columns(5), {"batch_size": 0}, ValueError, "--batch-size must be at least 1; got 0"),
+    "a key of floats": (
+        columns(5),
+        {"key": "logit_0"},
+        TypeError,
+        "'logit_0' must hold integers, text or times",
+    ),
+    "a key in the way": (
+        {**columns(5), "predicted": [1] * 5},
+        {"key": "predicted"},
+        ValueError,
+        "must not be 'pred",
+    ),
+    "no batch": (
+        columns(5),
+        {"batch_size": 0},
+        ValueError,
+        "--batch-size must be at least 1; got 0",
+    ),
     "no engine": (columns(5), {"engine": "spark"}, ValueError, '`engine` must be "local" or "ray"'),
     "an address": (columns(5), {"address": "1.2.3.4:5"}, ValueError, "give --engine ray too"),
-    "kind and model": (columns(5), {"kind": "logits", "network": Network("a:b")}, ValueError, "Give one of the two"),
+    "kind and model": (
+        columns(5),
+        {"kind": "logits", "network": Network("a:b")},
+        ValueError,
+        "Give one of the two",
+    ),
 }
 
 
@@ -204,22 +285,36 @@ def test_a_broken_file_is_one_sentence(case: str, tmp_path: Path) -> None:
 
 
 def test_a_calibrator_of_another_network_is_refused(tmp_path: Path) -> None:
-    data = write(tmp_path / "x.parquet", {"inputs": np.ones((3, 1, 3, 3)).astype(np.float32).tolist()})
+    data = write(
+        tmp_path / "x.parquet", {"inputs": np.ones((3, 1, 3, 3)).astype(np.float32).tolist()}
+    )
     with pytest.raises(ValueError, match="was calibrated for another network"):
-        score(save(tmp_path, "ts", "0" * 64), data, tmp_path / "y.parquet", network=Network("test_score:make_network"))
+        score(
+            save(tmp_path, "ts", "0" * 64),
+            data,
+            tmp_path / "y.parquet",
+            network=Network("test_score:make_network"),
+        )
 
 
 def test_inputs_that_the_network_cannot_take_are_said_to_be_such(tmp_path: Path) -> None:
     data = write(tmp_path / "x.parquet", {"inputs": np.ones((3, 5)).astype(np.float32).tolist()})
     with pytest.raises(ValueError, match="The network cannot take the `inputs`"):
-        score(save(tmp_path, "ts"), data, tmp_path / "y.parquet", network=Network("test_score:make_network"))
+        score(
+            save(tmp_path, "ts"),
+            data,
+            tmp_path / "y.parquet",
+            network=Network("test_score:make_network"),
+        )
 
 
 def test_files_must_be_alike(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     write(tmp_path / "in" / "a.parquet", columns(5))
     write(tmp_path / "in" / "b.parquet", {**columns(5), "logit_1": [1] * 5})
-    with pytest.raises(ValueError, match=r"'logit_1' is 'float' in '.*a.parquet' and 'int64' in '.*b.parquet'"):
+    with pytest.raises(
+        ValueError, match=r"'logit_1' is 'float' in '.*a.parquet' and 'int64' in '.*b.parquet'"
+    ):
         score(save(tmp_path, "ts"), tmp_path / "in", tmp_path / "y.parquet")
 
 
@@ -238,12 +333,15 @@ def test_the_output_must_not_be_input(tmp_path: Path) -> None:
 def test_neither_the_input_nor_a_folder_is_overwritten(tmp_path: Path) -> None:
     data, calibrator = write(tmp_path / "y.rejected.parquet", columns(5)), save(tmp_path, "ts")
     with pytest.raises(
-        ValueError, match=r"'.*y.rejected.parquet', where rejected rows go, is the input. Give --output"
+        ValueError,
+        match=r"'.*y.rejected.parquet', where rejected rows go, is the input. Give --output",
     ):
         score(calibrator, data, tmp_path / "y.parquet")
     assert data.exists()
     (tmp_path / "z.parquet").mkdir()
-    with pytest.raises(IsADirectoryError, match=r"--output '.*z.parquet' is a folder. Give the name of a file."):
+    with pytest.raises(
+        IsADirectoryError, match=r"--output '.*z.parquet' is a folder. Give the name of a file."
+    ):
         score(calibrator, data, tmp_path / "z.parquet")
 
 
@@ -258,7 +356,9 @@ def test_damage_in_mid_file_names_the_file_and_keeps_what_was_done(tmp_path: Pat
         score(save(tmp_path, "ts"), data, tmp_path / "y.parquet", batch_size=25)
     assert len(list((tmp_path / "y.parquet.parts").glob("0*.parquet"))) >= 20
     assert not (tmp_path / "y.parquet").exists()
-    with pytest.raises(ValueError, match=r"an unfinished run with other input files. Give --restart"):
+    with pytest.raises(
+        ValueError, match=r"an unfinished run with other input files. Give --restart"
+    ):
         score(save(tmp_path, "ts"), whole, tmp_path / "y.parquet", batch_size=25)
 
 
@@ -304,7 +404,12 @@ def test_links_are_followed(tmp_path: Path) -> None:
     (tmp_path / "x.parquet").symlink_to(tmp_path / "3f2a")
     (tmp_path / "w.safetensors").symlink_to(tmp_path / "9c1b")
     network = WORDS._replace(weights=tmp_path / "w.safetensors")
-    assert score(save(tmp_path, "ts"), tmp_path / "x.parquet", tmp_path / "z.parquet", network=network).rows == 4
+    assert (
+        score(
+            save(tmp_path, "ts"), tmp_path / "x.parquet", tmp_path / "z.parquet", network=network
+        ).rows
+        == 4
+    )
 
 
 def test_rejected_rows_of_files_that_differ_in_what_may_be_null(tmp_path: Path) -> None:

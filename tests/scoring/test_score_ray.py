@@ -22,11 +22,17 @@ score(calibrator, data, output, engine="ray", address=sys.argv[4], batch_size=in
 
 
 @contextmanager
-def started(cluster: Cluster, *arguments: object, **environment: str) -> "Iterator[subprocess.Popen[str]]":
+def started(
+    cluster: Cluster, *arguments: object, **environment: str
+) -> "Iterator[subprocess.Popen[str]]":
     """Start a run on the cluster, in a process of its own."""
     command = [sys.executable, "-c", CODE, *map(str, arguments), cluster.address, str(SIZE)]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=cluster.environment | environment
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=cluster.environment | environment,
     ) as run:
         try:
             yield run
@@ -38,7 +44,9 @@ def kill_in_mid_run(cluster: Cluster, run: "subprocess.Popen[str]", parts: Path)
     """Kill the second node while it is at work and some parts are done; return all processes there were."""
     while run.poll() is None:
         there = processes()
-        at_work = any(parent == cluster.second and "ray::Map" in name for name, parent in there.values())
+        at_work = any(
+            parent == cluster.second and "ray::Map" in name for name, parent in there.values()
+        )
         if at_work and len(list(parts.glob("*.parquet"))) >= 5:
             ours = below({cluster.process.pid, run.pid})
             assert listeners(ours)
@@ -51,7 +59,9 @@ def kill_in_mid_run(cluster: Cluster, run: "subprocess.Popen[str]", parts: Path)
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="It looks into /proc to see what listens.")
+@pytest.mark.skipif(
+    not Path("/proc/net/tcp").exists(), reason="It looks into /proc to see what listens."
+)
 def test_with_a_node_killed_every_row_is_scored_once_and_as_locally(tmp_path: Path) -> None:
     content = columns(ROWS)
     content["logit_0"] = content["logit_0"].copy()
@@ -61,32 +71,55 @@ def test_with_a_node_killed_every_row_is_scored_once_and_as_locally(tmp_path: Pa
     with (
         two_nodes() as cluster,
         started(cluster, calibrator, data, tmp_path / "ray.parquet") as run,
-        started(cluster, calibrator, data, tmp_path / "no.parquet", RAY_AUTH_TOKEN="0" * 64) as stranger,
+        started(
+            cluster, calibrator, data, tmp_path / "no.parquet", RAY_AUTH_TOKEN="0" * 64
+        ) as stranger,
     ):
         ours = kill_in_mid_run(cluster, run, tmp_path / "ray.parquet.parts")
         stdout, stderr = run.communicate(timeout=120)
         assert (run.returncode, stdout) == (0, ""), stderr
         said = stranger.communicate(timeout=120)[1]
-        assert said.strip().splitlines()[-1].startswith(f"OSError: No Ray cluster at '{cluster.address}' could be used")
+        assert (
+            said.strip()
+            .splitlines()[-1]
+            .startswith(f"OSError: No Ray cluster at '{cluster.address}' could be used")
+        )
     assert not ours & set(processes())
     for suffix in (".parquet", ".rejected.parquet"):
-        assert (tmp_path / f"ray{suffix}").read_bytes() == (tmp_path / f"local{suffix}").read_bytes()
+        assert (tmp_path / f"ray{suffix}").read_bytes() == (
+            tmp_path / f"local{suffix}"
+        ).read_bytes()
     keys = read(tmp_path / "ray.parquet")["id"] + read(tmp_path / "ray.rejected.parquet")["id"]
     assert sorted(keys) == sorted(content["id"])
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="It looks into /proc to see what listens.")
+@pytest.mark.skipif(
+    not Path("/proc/net/tcp").exists(), reason="It looks into /proc to see what listens."
+)
 def test_without_an_address_ray_is_started_here_on_loopback_and_stopped(tmp_path: Path) -> None:
     data, calibrator = write(tmp_path / "x.parquet", columns(2000)), save(tmp_path, "ts")
     score(calibrator, data, tmp_path / "local.parquet", batch_size=SIZE)
     output, said = tmp_path / "ray.parquet", tmp_path / "said.txt"
-    arguments = ["score", calibrator, "--input", data, "--output", output, "--engine", "ray", "--batch-size", SIZE]
+    arguments = [
+        "score",
+        calibrator,
+        "--input",
+        data,
+        "--output",
+        output,
+        "--engine",
+        "ray",
+        "--batch-size",
+        SIZE,
+    ]
     seen, heard = set(), set()
     with (
         said.open("w") as file,
         subprocess.Popen(
-            [sys.executable, "-m", "simplexcal", *map(str, arguments)], stdout=file, stderr=subprocess.STDOUT
+            [sys.executable, "-m", "simplexcal", *map(str, arguments)],
+            stdout=file,
+            stderr=subprocess.STDOUT,
         ) as run,
     ):
         while run.poll() is None:

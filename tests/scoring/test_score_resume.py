@@ -19,7 +19,9 @@ from simplexcal.scoring.worker import Job, Part, Scorer
 
 N_KILLS = 10
 
-runner = importlib.import_module("simplexcal.scoring.score")  # the package has a function of that name
+runner = importlib.import_module(
+    "simplexcal.scoring.score"
+)  # the package has a function of that name
 
 
 def rows_with_faults(path: Path, n: int) -> Path:
@@ -47,7 +49,9 @@ def ends(runs: "subprocess.Popen[str]", arguments: list[Path], after: float | No
     return int(runs.stdout.readline())
 
 
-def test_a_run_killed_anywhere_goes_on_to_the_same_files(runs: "subprocess.Popen[str]", tmp_path: Path) -> None:
+def test_a_run_killed_anywhere_goes_on_to_the_same_files(
+    runs: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
     data, calibrator = rows_with_faults(tmp_path / "x.parquet", 4000), save(tmp_path, "ts")
     start = time.perf_counter()
     assert ends(runs, [calibrator, data, tmp_path / "whole.parquet"], after=None) == 0
@@ -55,7 +59,8 @@ def test_a_run_killed_anywhere_goes_on_to_the_same_files(runs: "subprocess.Popen
     killed, seen = 0, []
     for _ in range(N_KILLS):
         killed += (
-            ends(runs, [calibrator, data, tmp_path / "y.parquet"], rng.uniform(0, duration / 3)) == -signal.SIGKILL
+            ends(runs, [calibrator, data, tmp_path / "y.parquet"], rng.uniform(0, duration / 3))
+            == -signal.SIGKILL
         )
         seen.append(len(list((tmp_path / "y.parquet.parts").glob("*[0-9].parquet"))))
     assert killed >= 3
@@ -72,7 +77,7 @@ def test_a_run_killed_anywhere_goes_on_to_the_same_files(runs: "subprocess.Popen
     assert {path.name for path in tmp_path.iterdir()} == names
 
 
-class Stopped(Exception):  # noqa: N818
+class Stopped(Exception):
     pass
 
 
@@ -118,14 +123,21 @@ def test_the_parts_of_another_run_are_refused_or_deleted(
     calibrator = save(tmp_path, "ets") if other == "calibrator" else calibrator
     data = rows_with_faults(tmp_path / "x.parquet", 161) if other == "input files" else data
     size = 5 if other == "settings" else 4
-    with pytest.raises(ValueError, match=f"an unfinished run with other {other}.*Give --restart to delete them"):
+    with pytest.raises(
+        ValueError, match=f"an unfinished run with other {other}.*Give --restart to delete them"
+    ):
         score(calibrator, data, tmp_path / "y.parquet", batch_size=size)
-    assert score(calibrator, data, tmp_path / "y.parquet", batch_size=size, restart=True).n_resumed == 0
+    assert (
+        score(calibrator, data, tmp_path / "y.parquet", batch_size=size, restart=True).n_resumed
+        == 0
+    )
     score(calibrator, data, tmp_path / "whole.parquet", batch_size=size)
     assert (tmp_path / "y.parquet").read_bytes() == (tmp_path / "whole.parquet").read_bytes()
 
 
-def test_a_run_killed_while_it_tidies_up_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_killed_while_it_tidies_up_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calibrator, data = save(tmp_path, "ts"), rows_with_faults(tmp_path / "x.parquet", 160)
     score(calibrator, data, tmp_path / "whole.parquet", batch_size=4)
     plain, left = Path.unlink, iter(range(6))
@@ -144,7 +156,9 @@ def test_a_run_killed_while_it_tidies_up_goes_on(tmp_path: Path, monkeypatch: py
         assert (tmp_path / f"y{suffix}").read_bytes() == (tmp_path / f"whole{suffix}").read_bytes()
 
 
-def test_parts_without_a_manifest_are_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_without_a_manifest_are_not_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calibrator, data = stopped(tmp_path, monkeypatch)
     (tmp_path / "y.parquet.parts" / "manifest.json").unlink()
     assert score(calibrator, data, tmp_path / "y.parquet", batch_size=4).n_resumed == 0
@@ -154,7 +168,9 @@ def test_a_part_that_lost_rows_is_found(tmp_path: Path, monkeypatch: pytest.Monk
     calibrator, data = stopped(tmp_path, monkeypatch)
     part = tmp_path / "y.parquet.parts" / "00000001.parquet"
     pq.write_table(pq.read_table(part).slice(1), part)
-    with pytest.raises(ValueError, match=r"00000001.parquet' is damaged: rows are missing. Give --restart"):
+    with pytest.raises(
+        ValueError, match=r"00000001.parquet' is damaged: rows are missing. Give --restart"
+    ):
         score(calibrator, data, tmp_path / "y.parquet", batch_size=4)
     assert not (tmp_path / "y.parquet").exists()
 
@@ -167,14 +183,18 @@ def test_two_runs_do_not_write_one_output(tmp_path: Path, monkeypatch: pytest.Mo
             score(calibrator, data, tmp_path / "y.parquet", batch_size=4)
 
 
-def test_foreign_files_among_the_parts_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foreign_files_among_the_parts_are_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calibrator, data = stopped(tmp_path, monkeypatch)
     (tmp_path / "y.parquet.parts" / "notes.txt").write_text("mine")
     score(calibrator, data, tmp_path / "y.parquet", batch_size=4, restart=True)
     assert [path.name for path in (tmp_path / "y.parquet.parts").iterdir()] == ["notes.txt"]
 
 
-def test_either_engine_goes_on_with_the_others_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_either_engine_goes_on_with_the_others_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calibrator, data = stopped(tmp_path, monkeypatch)
     plain, asked = runner._scored_here, []
 

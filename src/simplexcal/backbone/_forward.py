@@ -30,7 +30,10 @@ def frozen(net: nn.Module) -> Iterator[None]:
         try:
             for module, _ in modes:
                 module.training = False  # and no eval(), which may do more: LoRA merges its weights
-            with torch.inference_mode(False), torch.no_grad():  # tensors of the inference mode cannot be trained on
+            with (
+                torch.inference_mode(False),
+                torch.no_grad(),
+            ):  # tensors of the inference mode cannot be trained on
                 yield
         finally:
             for module, mode in modes:
@@ -48,7 +51,9 @@ def recorded(layers: dict[str, nn.Linear]) -> Iterator[dict[str | int, Call]]:
     """Record calls of these layers, in order; of calls on tokens the last for each width, as all may not fit."""
     calls: dict[str | int, Call] = {}
 
-    def record(name: str, layer: nn.Linear, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
+    def record(
+        name: str, layer: nn.Linear, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor
+    ) -> None:
         features = (*args, *kwargs.values())[0]
         if output.dim() <= 2:  # both may be changed in place later
             calls[name] = Call(name, features.clone(), output.clone())
@@ -57,18 +62,33 @@ def recorded(layers: dict[str, nn.Linear]) -> Iterator[dict[str | int, Call]]:
 
     with ExitStack() as stack:
         for name, layer in layers.items():  # ahead of the user's hooks, which may change the output
-            stack.enter_context(layer.register_forward_hook(partial(record, name), prepend=True, with_kwargs=True))
+            stack.enter_context(
+                layer.register_forward_hook(partial(record, name), prepend=True, with_kwargs=True)
+            )
         yield calls
 
 
 def linear_layers(net: nn.Module) -> dict[str, nn.Linear]:
     """Return the layers that may be the head: none in torch's encoder layers, which a hook takes off the fast path."""
-    inner = {part for m in net.modules() if isinstance(m, nn.TransformerEncoderLayer) for part in m.modules()}
-    return {name: m for name, m in net.named_modules() if isinstance(m, nn.Linear) and m not in inner}
+    inner = {
+        part
+        for m in net.modules()
+        if isinstance(m, nn.TransformerEncoderLayer)
+        for part in m.modules()
+    }
+    return {
+        name: m for name, m in net.named_modules() if isinstance(m, nn.Linear) and m not in inner
+    }
 
 
 def logits_of(net: nn.Module, x: Any) -> Any:
     """Call the network, and return what it gives as its logits: of several results, the first tensor."""
     result = net(**x) if isinstance(x, dict) else net(*x) if isinstance(x, list) else net(x)
-    result = result.get("logits") if isinstance(result, Mapping) else getattr(result, "logits", result)
-    return next((r for r in result if isinstance(r, Tensor)), None) if isinstance(result, tuple | list) else result
+    result = (
+        result.get("logits") if isinstance(result, Mapping) else getattr(result, "logits", result)
+    )
+    return (
+        next((r for r in result if isinstance(r, Tensor)), None)
+        if isinstance(result, tuple | list)
+        else result
+    )

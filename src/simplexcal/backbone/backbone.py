@@ -28,32 +28,43 @@ class Backbone(nn.Module):
     def __init__(self, net: nn.Module, head: str | None = None) -> None:
         super().__init__()
         if not isinstance(net, nn.Module):
-            raise TypeError(f"`net` must be a torch.nn.Module; got {type(net).__name__}. For logits, use Outputs.")
+            raise TypeError(
+                f"`net` must be a torch.nn.Module; got {type(net).__name__}. For logits, use Outputs."
+            )
         # Not a submodule, so that no optimiser, train(), requires_grad_() or state_dict() reaches the network through
         # this object.
         self.__dict__["net"] = _unwrapped(net)
         self._head_name = head
         if head not in (None, *(names := list(linear_layers(self.net)))):
-            raise ValueError(f"`head` must name a linear layer; got {head!r}. The last ones are {names[-5:]}.")
+            raise ValueError(
+                f"`head` must name a linear layer; got {head!r}. The last ones are {names[-5:]}."
+            )
         self.eval()
 
     @property
     def head(self) -> nn.Linear:
         """The last linear layer, known from the first call on."""
         if self._head_name is None:
-            raise RuntimeError("The head is found in the first forward pass. Call the backbone once, or pass head=...")
+            raise RuntimeError(
+                "The head is found in the first forward pass. Call the backbone once, or pass head=..."
+            )
         return linear_layers(self.net)[self._head_name]
 
     def forward(self, x: Any) -> Outputs:
         """Return logits (N, K) and features (N, D), on the network's device."""
-        layers = linear_layers(self.net) if self._head_name is None else {self._head_name: self.head}
+        layers = (
+            linear_layers(self.net) if self._head_name is None else {self._head_name: self.head}
+        )
         with frozen(self.net), recorded(layers) as calls:
             logits = Outputs(logits_of(self.net, map_tensors(self._tensor, x))).logits
             for call in reversed(calls.values()):
                 if (features := _features(call, logits)) is not None:
                     self._head_name = call.name
                     return Outputs(logits, features)
-        raise _no_head([call.name for call in calls.values() if call.output.shape[-1] == logits.shape[1]], logits)
+        raise _no_head(
+            [call.name for call in calls.values() if call.output.shape[-1] == logits.shape[1]],
+            logits,
+        )
 
     def train(self, mode: bool = True) -> Self:
         """Stay in eval mode: batch-norm statistics are part of the frozen model."""
@@ -73,7 +84,9 @@ class Backbone(nn.Module):
         tensor = as_tensor(x)
         if tensor is x or not tensor.is_floating_point():
             return tensor
-        return tensor.to(next((p.dtype for p in self.net.parameters() if p.is_floating_point()), tensor.dtype))
+        return tensor.to(
+            next((p.dtype for p in self.net.parameters() if p.is_floating_point()), tensor.dtype)
+        )
 
     def _tensor(self, x: Any) -> Tensor:
         anchor = next((t for t in (*self.net.parameters(), *self.net.buffers())), torch.empty(0))
@@ -101,17 +114,25 @@ def _features(call: Call, logits: Tensor) -> Tensor | None:
     if call.output.shape[-1] != k or numel != n * t * k:
         return None
     output, eps = call.output.reshape(n, t, k).to(logits), torch.finfo(call.output.dtype).eps
-    made, said = (z.log_softmax(-1).nan_to_num(1e9) for z in (output, logits.unsqueeze(1)))  # NaN is like NaN alone
+    made, said = (
+        z.log_softmax(-1).nan_to_num(1e9) for z in (output, logits.unsqueeze(1))
+    )  # NaN is like NaN alone
     gap, token = (made - said).abs().amax(-1).min(1)
     size = logits.nan_to_num(0, 0, 0).abs().amax(-1)
     if (gap > 4 * max(eps, torch.finfo(logits.dtype).eps) * (1 + size)).any():
         return None
-    return call.features.reshape(n, t, call.features.shape[-1])[torch.arange(n, device=token.device), token]
+    return call.features.reshape(n, t, call.features.shape[-1])[
+        torch.arange(n, device=token.device), token
+    ]
 
 
 def _no_head(names: list[str], logits: Tensor) -> ValueError:
     k = logits.shape[1]
-    found = f"those of {names[-1]!r} are changed after it" if names else f"no linear layer with {k} outputs ran"
+    found = (
+        f"those of {names[-1]!r} are changed after it"
+        if names
+        else f"no linear layer with {k} outputs ran"
+    )
     return ValueError(
         f"`net` must return the output of a linear layer as its {k} logits; {found}. Wrap it so that it returns them "
         "before softmax, scaling or pooling; or go without features, by Outputs(logits) from a loop of your own."
@@ -129,4 +150,6 @@ def map_tensors(fn: Callable[[Any], Any], x: Any) -> Any:
 
 def as_tensor(x: Any) -> Tensor:
     """Return a tensor as it is, and an array as a tensor."""
-    return x if isinstance(x, Tensor) else torch.from_numpy(np.array(x))  # a copy, since an array may be read-only
+    return (
+        x if isinstance(x, Tensor) else torch.from_numpy(np.array(x))
+    )  # a copy, since an array may be read-only

@@ -16,7 +16,12 @@ from simplexcal.types import Outputs
 
 
 def extract(
-    backbone: nn.Module, data: Any, *, batch_size: int = 256, storage: str | Path | None = None, progress: bool = False
+    backbone: nn.Module,
+    data: Any,
+    *,
+    batch_size: int = 256,
+    storage: str | Path | None = None,
+    progress: bool = False,
 ) -> tuple[Outputs, Tensor]:
     """Return a network's outputs for labelled data, and the labels (N,), on the CPU.
 
@@ -27,9 +32,15 @@ def extract(
     backbone = backbone if isinstance(backbone, Backbone) else Backbone(backbone)
     batches = _batches(data, batch_size)
     parts = _run(backbone, track(batches, "Extracting", progress))
-    columns = [torch.cat(c) for c in zip(*parts, strict=True)] if storage is None else _mapped(parts, Path(storage))
+    columns = (
+        [torch.cat(c) for c in zip(*parts, strict=True)]
+        if storage is None
+        else _mapped(parts, Path(storage))
+    )
     if not columns:
-        raise ValueError("`data` is empty. Pass at least one batch; an iterator that was read before gives no more.")
+        raise ValueError(
+            "`data` is empty. Pass at least one batch; an iterator that was read before gives no more."
+        )
     return Outputs(columns[0], columns[1]), columns[2]
 
 
@@ -40,31 +51,55 @@ def _class_numbers(labels: Any, n: int) -> Tensor:
         kind = getattr(labels, "dtype", type(labels).__name__)
         raise TypeError(f"`labels` must be a tensor or an array of integers; got {kind}. {remedy}")
     if labels.shape != (n,):
-        raise ValueError(f"`labels` must have shape ({n},), one for each input; got {tuple(labels.shape)}. {remedy}")
+        raise ValueError(
+            f"`labels` must have shape ({n},), one for each input; got {tuple(labels.shape)}. {remedy}"
+        )
     return as_tensor(labels).to("cpu", torch.int64)
 
 
 def _batches(data: Any, size: int) -> Iterable[Any]:
     data = _split(data) if isinstance(data, Mapping) else data
-    if isinstance(data, tuple | list) and len(data) == 2 and any(isinstance(x, Tensor | np.ndarray) for x in data):
+    if (
+        isinstance(data, tuple | list)
+        and len(data) == 2
+        and any(isinstance(x, Tensor | np.ndarray) for x in data)
+    ):
         map_tensors(lambda x: _class_numbers(data[1], len(x)), data[0])
-        return [map_tensors(itemgetter(slice(i, i + size)), data) for i in range(0, len(data[1]), size)]
-    if isinstance(data, Dataset) or (hasattr(data, "__getitem__") and not isinstance(data, tuple | list)):
-        return DataLoader(data, size, generator=torch.Generator())  # or it would draw from the global one
+        return [
+            map_tensors(itemgetter(slice(i, i + size)), data) for i in range(0, len(data[1]), size)
+        ]
+    if isinstance(data, Dataset) or (
+        hasattr(data, "__getitem__") and not isinstance(data, tuple | list)
+    ):
+        return DataLoader(
+            data, size, generator=torch.Generator()
+        )  # or it would draw from the global one
     if not isinstance(data, Iterable):
-        raise TypeError(f"`data` must be a DataLoader, Dataset or pair (inputs, labels); got {type(data).__name__}.")
+        raise TypeError(
+            f"`data` must be a DataLoader, Dataset or pair (inputs, labels); got {type(data).__name__}."
+        )
     return data
 
 
 def _split(batch: Any) -> tuple[Any, Any]:
     """Return the inputs and the labels of a batch."""
     if isinstance(batch, Mapping) and (names := {"labels", "label"}.intersection(batch)):
-        x = {name: x for name, x in batch.items() if name not in names and isinstance(x, Tensor | np.ndarray)}
+        x = {
+            name: x
+            for name, x in batch.items()
+            if name not in names and isinstance(x, Tensor | np.ndarray)
+        }
         return x, batch[max(names)]  # "labels", if both are there
     if isinstance(batch, tuple | list) and len(batch) == 2:
         return batch[0], batch[1]
-    kind = f"{type(batch).__name__} of {len(batch)}" if isinstance(batch, tuple | list) else type(batch).__name__
-    raise ValueError(f"`data` must come with labels, as (inputs, labels) or a dict with 'labels'; got a {kind}.")
+    kind = (
+        f"{type(batch).__name__} of {len(batch)}"
+        if isinstance(batch, tuple | list)
+        else type(batch).__name__
+    )
+    raise ValueError(
+        f"`data` must come with labels, as (inputs, labels) or a dict with 'labels'; got a {kind}."
+    )
 
 
 def _run(backbone: Backbone, batches: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -84,5 +119,10 @@ def _mapped(parts: Iterable[tuple[Tensor, ...]], folder: Path) -> list[Tensor]:
         for path, rows in zip(paths, last, strict=True):
             with path.open("ab") as file:
                 rows.numpy().tofile(file)
-    files = [np.memmap(path, rows.numpy().dtype, "c") for path, rows in zip(paths, last, strict=False)]
-    return [torch.from_numpy(file).reshape(-1, *rows.shape[1:]) for file, rows in zip(files, last, strict=True)]
+    files = [
+        np.memmap(path, rows.numpy().dtype, "c") for path, rows in zip(paths, last, strict=False)
+    ]
+    return [
+        torch.from_numpy(file).reshape(-1, *rows.shape[1:])
+        for file, rows in zip(files, last, strict=True)
+    ]

@@ -2,9 +2,13 @@
 
 from simplexcal.calibrators.adaptive import AdaptiveTemperatureScaling as AdaptiveTemperatureScaling
 from simplexcal.calibrators.base import Calibrator as Calibrator
-from simplexcal.calibrators.dirichlet import DirichletTemperatureScaling as DirichletTemperatureScaling
+from simplexcal.calibrators.dirichlet import (
+    DirichletTemperatureScaling as DirichletTemperatureScaling,
+)
 from simplexcal.calibrators.ensemble import EnsembleTemperatureScaling as EnsembleTemperatureScaling
-from simplexcal.calibrators.parameterized import ParameterizedTemperatureScaling as ParameterizedTemperatureScaling
+from simplexcal.calibrators.parameterized import (
+    ParameterizedTemperatureScaling as ParameterizedTemperatureScaling,
+)
 from simplexcal.calibrators.simplex import SimplexTemperatureScaling as SimplexTemperatureScaling
 from simplexcal.calibrators.temperature import TemperatureScaling as TemperatureScaling
 from simplexcal.calibrators.uncalibrated import Uncalibrated as Uncalibrated

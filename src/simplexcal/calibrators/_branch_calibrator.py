@@ -38,17 +38,25 @@ class BranchCalibrator(Calibrator):
         learning_rate: float,
         weight_decay: float,
         pool_size: int,
-        fresh: bool,
-        anneal: bool,
+        resample: bool,
+        lr_decay: bool,
     ) -> None:
         super().__init__()
         betas = tuple(map(float, betas))
         if not betas or min(betas) <= 0:
-            raise ValueError(f"`betas` must be positive numbers; got {betas}. The paper tries 0.2 to 2.0.")
+            raise ValueError(
+                f"`betas` must be positive numbers; got {betas}. The paper tries 0.2 to 2.0."
+            )
         self.betas, self.widths, self.n_steps = betas, tuple(widths), n_steps
-        self.batch_size, self.learning_rate, self.weight_decay = batch_size, learning_rate, weight_decay
-        self.pool_size, self.fresh, self.anneal = pool_size, fresh, anneal
-        self.tried: list[dict[str, Tensor]] = []  # the state of each β's head, of the last fit; not saved
+        self.batch_size, self.learning_rate, self.weight_decay = (
+            batch_size,
+            learning_rate,
+            weight_decay,
+        )
+        self.pool_size, self.resample, self.lr_decay = pool_size, resample, lr_decay
+        self.tried: list[
+            dict[str, Tensor]
+        ] = []  # the state of each β's head, of the last fit; not saved
 
     def each_beta(self) -> dict[float, Self]:
         """Return a fitted calibrator for each β that the fit has tried, not only for the one it chose."""
@@ -57,14 +65,18 @@ class BranchCalibrator(Calibrator):
                 "There is no head for each β: they are there after a fit with mixup, and a file keeps the chosen one "
                 "alone. Fit again."
             )
-        return {beta: self._with(beta, head) for beta, head in zip(self.betas, self.tried, strict=True)}
+        return {
+            beta: self._with(beta, head) for beta, head in zip(self.betas, self.tried, strict=True)
+        }
 
     def _with(self, beta: float, head: dict[str, Tensor]) -> Self:
         settings: dict[str, Any] = {**self.settings, "betas": (beta,)}
         one = type(self)(**settings)
         one.build(int(self.n_classes or 0), self.n_features)
         state = {**self.state_dict(), **{f"branch.{name}": value for name, value in head.items()}}
-        one.to(self.beta.device).load_state_dict({**state, "beta": torch.full_like(self.beta, beta)})
+        one.to(self.beta.device).load_state_dict(
+            {**state, "beta": torch.full_like(self.beta, beta)}
+        )
         one.tried = [head]
         return one.requires_grad_(False).eval()
 
@@ -75,9 +87,18 @@ class BranchCalibrator(Calibrator):
 
     def _fit_branch(self, task: Task, mixup: Mixup) -> None:
         device = task.outputs.logits.device
-        heads = Branch(len(self.betas), check_n_features(task.outputs.n_features), self.widths).to(device)
+        heads = Branch(len(self.betas), check_n_features(task.outputs.n_features), self.widths).to(
+            device
+        )
         heads.initialise(task.generator)
-        stream = pools(mixup, self.betas, self.pool_size, self.batch_size, task.generator, fresh=self.fresh)
+        stream = pools(
+            mixup,
+            self.betas,
+            self.pool_size,
+            self.batch_size,
+            task.generator,
+            resample=self.resample,
+        )
         minimise(
             lambda *batch: self._losses(heads, Pool(*batch)).sum(),
             heads.parameters(),
@@ -85,7 +106,7 @@ class BranchCalibrator(Calibrator):
             self.learning_rate,
             self.weight_decay,
             task.progress,
-            self.anneal,
+            self.lr_decay,
             stream,
         )
         best = self._smallest_ece(heads, task) if len(self.betas) > 1 else 0
@@ -99,7 +120,11 @@ class BranchCalibrator(Calibrator):
         """Return which head has the smallest ECE on the validation set, with 10 bins: the paper's rule."""
 
         def confidence(logits: Tensor, features: Tensor) -> tuple[Tensor]:
-            return (torch.stack([mean.amax(-1) for mean in self._means(heads, Outputs(logits, features))], -1),)
+            return (
+                torch.stack(
+                    [mean.amax(-1) for mean in self._means(heads, Outputs(logits, features))], -1
+                ),
+            )
 
         logits, features = task.outputs.logits, cast(Tensor, task.outputs.features)
         (found,) = in_chunks(confidence, logits, features, width=logits.shape[1])

@@ -73,14 +73,20 @@ class Pool(NamedTuple):
 
 
 def pools(
-    mixup: Mixup, betas: Sequence[float], n_samples: int, batch_size: int, generator: Generator | None, *, fresh: bool
+    mixup: Mixup,
+    betas: Sequence[float],
+    n_samples: int,
+    batch_size: int,
+    generator: Generator | None,
+    *,
+    resample: bool,
 ) -> Iterator[Pool]:
-    """Yield batches forever from ``n_samples`` mixes for each β; ``fresh`` draws new ones when they are used up."""
+    """Yield batches forever from ``n_samples`` mixes for each β; ``resample`` draws new ones when they are used up."""
     while True:
         pool = _draw(mixup, betas, n_samples, generator)
         stream = batches(n_samples, batch_size, generator, pool.logits.device)
         n_batches = -(-n_samples // batch_size)
-        for rows in islice(stream, n_batches if fresh else None):
+        for rows in islice(stream, n_batches if resample else None):
             yield Pool(*(x[:, rows] for x in pool))
 
 
@@ -91,11 +97,15 @@ def negative_log_density(branch: Branch, batch: Pool) -> Tensor:
 
 
 @torch.no_grad()
-def _draw(mixup: Mixup, betas: Sequence[float], n_samples: int, generator: Generator | None) -> Pool:
-    drawn = [mixup.draw(beta, n_samples, generator) for beta in betas]
+def _draw(
+    mixup: Mixup, betas: Sequence[float], n_samples: int, generator: Generator | None
+) -> Pool:
+    drawn = [mixup.sample(beta, n_samples, generator) for beta in betas]
     features = [mixed.outputs.features for mixed in drawn if mixed.outputs.features is not None]
     if not features:
-        raise ValueError("`mixup` must give features for the branch to learn from; its outputs are logits alone.")
+        raise ValueError(
+            "`mixup` must give features for the branch to learn from; its outputs are logits alone."
+        )
     logits = _stack([mixed.outputs.logits for mixed in drawn])
     return Pool(logits, _stack(features), _stack([mixed.log_weights for mixed in drawn]))
 

@@ -10,12 +10,14 @@ from collections.abc import Callable
 import torch
 from torch import Size, Tensor
 
-WARM_UP = 3  # calls before a capture, in which torch and its libraries set up what a capture forbids
+WARM_UP = (
+    3  # calls before a capture, in which torch and its libraries set up what a capture forbids
+)
 
 Shapes = tuple[Size, ...]
 
 
-class Replayed:
+class CudaGraphed:
     """A function of tensors on one GPU, called for its effects: captured for each set of shapes, and then replayed."""
 
     def __init__(self, function: Callable[..., None]) -> None:
@@ -42,6 +44,9 @@ class Replayed:
 
     def _capture(self, inputs: tuple[Tensor, ...]) -> tuple[torch.cuda.CUDAGraph, list[Tensor]]:
         graph, places = torch.cuda.CUDAGraph(), [x.clone() for x in inputs]
-        with torch.cuda.device(places[0].device), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with (
+            torch.cuda.device(places[0].device),
+            torch.cuda.graph(graph, capture_error_mode="thread_local"),
+        ):
             self.function(*places)
         return graph, places

@@ -14,7 +14,7 @@ from torch.nn.functional import one_hot
 
 from simplexcal._chunking import in_chunks
 from simplexcal.calibrators._line_search import golden_section
-from simplexcal.calibrators._optim import draw_uniform, home, minimise, raised
+from simplexcal.calibrators._optim import draw_uniform, generator_device, minimise, raised
 from simplexcal.concrete import Concrete, _potential
 
 N_LARGEST = 10  # logits whose gaps to the largest are statistics
@@ -33,7 +33,7 @@ class Head(nn.Module):
     """Small networks, one for each fold of the data; the average of their (ln τ, ln λ, η) is trusted as far as proved.
 
     Each network learns from all folds but its own. On its own fold it shows what it is worth: the trust, from 0
-    (temperature scaling) to 1, is the one whose gain in likelihood there, with ``half_an_error`` as a prior, is the
+    (temperature scaling) to 1, is the one whose gain in likelihood there, with ``jeffreys_weight`` as a prior, is the
     largest, less one standard error. So few data hardly make matters worse. Last, a constant ``lead`` is added to η,
     the most likely one on the same folds: networks are surer of what they have learned from than of anything else.
     """
@@ -65,10 +65,18 @@ class Head(nn.Module):
     def forward(self, logits: Tensor) -> Concrete:
         """Return Concrete(z′ / τ, λ) for logits z (N, K)."""
         logits = raised(logits, DEEPEST)
-        return concrete(logits, self._trusted(self._learned(self._inputs(logits)).mean(0), self.trust, self.lead))
+        return concrete(
+            logits,
+            self._trusted(self._learned(self._inputs(logits)).mean(0), self.trust, self.lead),
+        )
 
     def fit(
-        self, logits: Tensor, temperature: Tensor, labels: Tensor, generator: Generator | None, progress: bool
+        self,
+        logits: Tensor,
+        temperature: Tensor,
+        labels: Tensor,
+        generator: Generator | None,
+        progress: bool,
     ) -> None:
         """Train on logits z = logits (N, K) / temperature and labels, some rows at a time, in the parameters' dtype."""
 
@@ -83,35 +91,67 @@ class Head(nn.Module):
         draw_uniform(self.inner, raw.shape[1] ** -0.5, generator)
         for parameter in (self.inner_bias, self.outer, self.outer_bias):
             nn.init.zeros_(parameter)
-        order = torch.randperm(len(logits), generator=generator, device=home(generator)).to(logits.device)
+        order = torch.randperm(
+            len(logits), generator=generator, device=generator_device(generator)
+        ).to(logits.device)
         (inputs,) = in_chunks(lambda rows: (self._inputs(scaled(rows)),), logits, width=4 * k)
         stream = ((rows,) for rows in _batches(order % N_FOLDS, generator))
 
         def loss(rows: Tensor) -> Tensor:
-            return -concrete(scaled(logits[rows]), self._learned(inputs[rows])).log_likelihood(labels[rows]).mean()
+            return (
+                -concrete(scaled(logits[rows]), self._learned(inputs[rows]))
+                .log_likelihood(labels[rows])
+                .mean()
+            )
 
-        minimise(loss, self.parameters(), N_STEPS, LEARNING_RATE, WEIGHT_DECAY, progress, anneal=True, stream=stream)
+        minimise(
+            loss,
+            self.parameters(),
+            N_STEPS,
+            LEARNING_RATE,
+            WEIGHT_DECAY,
+            progress,
+            lr_decay=True,
+            stream=stream,
+        )
         with torch.no_grad():
-            unseen = self._learned(inputs)[order % N_FOLDS, torch.arange(len(order), device=order.device)]
+            unseen = self._learned(inputs)[
+                order % N_FOLDS, torch.arange(len(order), device=order.device)
+            ]
             self._prove(logits, scaled, unseen, labels, order // N_FOLDS)
 
     def _prove(
-        self, logits: Tensor, scaled: Callable[[Tensor], Tensor], unseen: Tensor, labels: Tensor, turn: Tensor
+        self,
+        logits: Tensor,
+        scaled: Callable[[Tensor], Tensor],
+        unseen: Tensor,
+        labels: Tensor,
+        turn: Tensor,
     ) -> None:
         """Set trust and lead by the likelihood of what each network says about its own fold."""
-        doubt = half_an_error(*logits.shape)
+        doubt = jeffreys_weight(*logits.shape)
 
         def score(trust: float, lead: float) -> Tensor:
-            def of_rows(rows: Tensor, parameters: Tensor, labels: Tensor, turn: Tensor) -> tuple[Tensor]:
-                return (_doubted(concrete(scaled(rows), parameters), scaled(rows), labels, turn, doubt),)
+            def of_rows(
+                rows: Tensor, parameters: Tensor, labels: Tensor, turn: Tensor
+            ) -> tuple[Tensor]:
+                return (
+                    _doubted(concrete(scaled(rows), parameters), scaled(rows), labels, turn, doubt),
+                )
 
             parameters = self._trusted(unseen, trust, lead)
             (scores,) = in_chunks(of_rows, logits, parameters, labels, turn, width=logits.shape[1])
-            return scores.double()  # whose mean does not round away what a small step of the lead gains
+            return (
+                scores.double()
+            )  # whose mean does not round away what a small step of the lead gains
 
         trust = TRUSTS[_surest_gain(torch.stack([score(trust, 0.0) for trust in TRUSTS]))]
         self.trust.fill_(trust)
-        self.lead.fill_(golden_section(lambda lead: -score(trust, lead).mean().item(), -MOST_LEAD, MOST_LEAD, 14))
+        self.lead.fill_(
+            golden_section(
+                lambda lead: -score(trust, lead).mean().item(), -MOST_LEAD, MOST_LEAD, 14
+            )
+        )
 
     def _trusted(self, learned: Tensor, trust: Tensor | float, lead: Tensor | float) -> Tensor:
         """Return (ln τ, ln λ, η) on the way from temperature scaling to what was learned, and the lead added to η."""
@@ -131,7 +171,7 @@ class Head(nn.Module):
         return torch.baddbmm(self.outer_bias, hidden, self.outer) + self.start
 
 
-def half_an_error(n: int, n_classes: int) -> float:
+def jeffreys_weight(n: int, n_classes: int) -> float:
     """Return K / (2(K-1)) / n: the weight at which n inputs, seen in every class alike, hold half an error.
 
     Of such samples (K-1)/K contradict any prediction. As a prior, half an error is what Jeffreys' amounts to where the
@@ -149,7 +189,9 @@ def statistics(logits: Tensor) -> Tensor:
     doubt = (-log_probs.amax(-1)).clamp_min(1e-6).log()
     entropy = -(log_probs.exp() * log_probs).sum(-1)
     to_mean = largest[:, 0] - logits.mean(-1)
-    return torch.cat([largest[:, :1] - largest[:, 1:], torch.stack([doubt, entropy, to_mean], -1)], -1)
+    return torch.cat(
+        [largest[:, :1] - largest[:, 1:], torch.stack([doubt, entropy, to_mean], -1)], -1
+    )
 
 
 def concrete(logits: Tensor, parameters: Tensor) -> Concrete:
@@ -175,7 +217,9 @@ def _doubted(law: Concrete, logits: Tensor, labels: Tensor, turn: Tensor, doubt:
     """
     others = (logits.argmax(-1) + turn) % logits.shape[-1]
     both = torch.stack([labels, others], -1)
-    (found,) = _potential.in_chunks(lambda *rows: (_potential.log_mean_at(*rows),), law.logits, law.temperature, both)
+    (found,) = _potential.in_chunks(
+        lambda *rows: (_potential.log_mean_at(*rows),), law.logits, law.temperature, both
+    )
     return found[:, 0] + doubt * found[:, 1]
 
 
@@ -190,7 +234,14 @@ def _batches(fold: Tensor, generator: Generator | None) -> Iterator[Tensor]:
     others = [torch.nonzero(fold != f).squeeze(1) for f in range(N_FOLDS)]
     while True:
         draws = [
-            torch.randint(len(rows), (min(BATCH, len(fold)),), generator=generator, device=home(generator))
+            torch.randint(
+                len(rows),
+                (min(BATCH, len(fold)),),
+                generator=generator,
+                device=generator_device(generator),
+            )
             for rows in others
         ]
-        yield torch.stack([rows[draw.to(rows.device)] for rows, draw in zip(others, draws, strict=True)])
+        yield torch.stack(
+            [rows[draw.to(rows.device)] for rows, draw in zip(others, draws, strict=True)]
+        )

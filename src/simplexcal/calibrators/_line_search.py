@@ -20,20 +20,31 @@ def root(increasing: Callable[[float], float], low: float, high: float) -> float
         at_middle = increasing(middle)
         new = middle - (middle - low) * at_middle / math.sqrt(at_middle**2 - at_low * at_high)
         at_new = increasing(new)
-        if at_new == 0 or abs(new - last) < 1e-12:  # the next would differ by about the square of that
+        if (
+            at_new == 0 or abs(new - last) < 1e-12
+        ):  # the next would differ by about the square of that
             return new
-        last, points = new, sorted([(low, at_low), (middle, at_middle), (new, at_new), (high, at_high)])
-        (low, at_low), (high, at_high) = next(pair for pair in pairwise(points) if pair[0][1] < 0 <= pair[1][1])
+        last, points = (
+            new,
+            sorted([(low, at_low), (middle, at_middle), (new, at_new), (high, at_high)]),
+        )
+        (low, at_low), (high, at_high) = next(
+            pair for pair in pairwise(points) if pair[0][1] < 0 <= pair[1][1]
+        )
 
 
-def minimise_on_grid(function: Callable[[float], float], low: float, high: float, n_points: int = 47) -> float:
+def minimise_on_grid(
+    function: Callable[[float], float], low: float, high: float, n_points: int = 47
+) -> float:
     """Return the minimum of a function: the best of equally spaced points, refined between its neighbours."""
     grid = [low + i * (high - low) / (n_points - 1) for i in range(n_points)]
     best = min(range(n_points), key=lambda i: function(grid[i]))
     return golden_section(function, grid[max(best - 1, 0)], grid[min(best + 1, n_points - 1)])
 
 
-def golden_section(function: Callable[[float], float], low: float, high: float, steps: int = 40) -> float:
+def golden_section(
+    function: Callable[[float], float], low: float, high: float, steps: int = 40
+) -> float:
     """Return the minimum of a function with one valley (Kiefer 1953)."""
     left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
     at_left, at_right = function(left), function(right)

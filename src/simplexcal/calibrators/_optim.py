@@ -12,7 +12,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from simplexcal._progress import track
-from simplexcal.calibrators._cuda_graph import Replayed
+from simplexcal.calibrators._cuda_graph import CudaGraphed
 from simplexcal.types import Outputs
 
 
@@ -27,7 +27,9 @@ def mlp(sizes: Sequence[int], activation: type[nn.Module] = nn.ReLU) -> nn.Seque
 def glorot_uniform(module: nn.Module, generator: Generator | None) -> None:
     """Set the weights of every linear layer to U(±√(6 / (n_in + n_out))) and its biases to zero."""
     for layer in _linear_layers(module):
-        draw_uniform(layer.weight, math.sqrt(6 / (layer.in_features + layer.out_features)), generator)
+        draw_uniform(
+            layer.weight, math.sqrt(6 / (layer.in_features + layer.out_features)), generator
+        )
         layer.bias.data.zero_()
 
 
@@ -44,22 +46,28 @@ def _linear_layers(module: nn.Module) -> list[nn.Linear]:
 
 def draw_uniform(parameter: Tensor, bound: float, generator: Generator | None) -> None:
     """Set ``parameter`` to numbers from U(±bound)."""
-    unit = torch.rand(parameter.shape, generator=generator, device=home(generator))
+    unit = torch.rand(parameter.shape, generator=generator, device=generator_device(generator))
     parameter.data.copy_((2 * unit - 1) * bound)
 
 
-def home(generator: Generator | None) -> torch.device:
+def generator_device(generator: Generator | None) -> torch.device:
     """Return the device on which random numbers are drawn."""
     return torch.device("cpu") if generator is None else generator.device
 
 
-def batches(n: int, batch_size: int, generator: Generator | None, device: torch.device) -> Iterator[Tensor]:
+def batches(
+    n: int, batch_size: int, generator: Generator | None, device: torch.device
+) -> Iterator[Tensor]:
     """Yield row numbers forever: all n in a new random order, ``batch_size`` at a time, then again.
 
     The last batch of a round is smaller where ``batch_size`` does not divide n.
     """
     while True:
-        yield from torch.randperm(n, generator=generator, device=home(generator)).to(device).split(batch_size)
+        yield from (
+            torch.randperm(n, generator=generator, device=generator_device(generator))
+            .to(device)
+            .split(batch_size)
+        )
 
 
 def minimise(
@@ -69,10 +77,10 @@ def minimise(
     learning_rate: float,
     weight_decay: float = 0.0,
     progress: bool = False,
-    anneal: bool = False,
+    lr_decay: bool = False,
     stream: Iterator[Sequence[Tensor]] | None = None,
 ) -> None:
-    """Take ``n_steps`` steps of Adam on ``loss``, a new batch's at each call; ``anneal`` lowers the rate to 0.
+    """Take ``n_steps`` steps of Adam on ``loss``, a new batch's at each call; ``lr_decay`` lowers the rate to 0.
 
     A loss of the batches that ``stream`` gives, which does nothing but compute, is replayed as a graph on a GPU.
     """
@@ -80,17 +88,23 @@ def minimise(
     device = parameters[0].device
     graph = device.type == "cuda" and stream is not None
     fused = device.type in ("cpu", "cuda")  # one pass over the parameters, not a dozen
-    rate = torch.tensor(learning_rate, device=device) if graph else learning_rate  # a graph sees a tensor's changes
-    optimiser = torch.optim.Adam(parameters, rate, weight_decay=weight_decay, fused=fused, capturable=graph)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, n_steps) if anneal else None
+    rate = (
+        torch.tensor(learning_rate, device=device) if graph else learning_rate
+    )  # a graph sees a tensor's changes
+    optimiser = torch.optim.Adam(
+        parameters, rate, weight_decay=weight_decay, fused=fused, capturable=graph
+    )
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, n_steps) if lr_decay else None
 
     def step(*batch: Tensor) -> None:
         optimiser.zero_grad()
         loss(*batch).backward()
         optimiser.step()
 
-    take = Replayed(step) if graph else step
-    for _, batch in zip(track(range(n_steps), "Fitting", progress), stream or repeat(()), strict=False):
+    take = CudaGraphed(step) if graph else step
+    for _, batch in zip(
+        track(range(n_steps), "Fitting", progress), stream or repeat(()), strict=False
+    ):
         take(*batch)
         if schedule is not None:
             schedule.step()

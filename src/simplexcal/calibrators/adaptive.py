@@ -12,7 +12,7 @@ from simplexcal.calibrators._optim import (
     check_n_features,
     default_uniform,
     features_of,
-    home,
+    generator_device,
     minimise,
     mlp,
     raised,
@@ -36,7 +36,9 @@ class AdaptiveTemperatureScaling(Calibrator):
     In prediction v is the mean of q(v|f), so the answer is deterministic; the published code samples there too.
     """
 
-    def __init__(self, n_epochs: int = 100, learning_rate: float = 5e-4, batch_size: int = 128) -> None:
+    def __init__(
+        self, n_epochs: int = 100, learning_rate: float = 5e-4, batch_size: int = 128
+    ) -> None:
         super().__init__()
         self.n_epochs, self.learning_rate, self.batch_size = n_epochs, learning_rate, batch_size
 
@@ -45,13 +47,17 @@ class AdaptiveTemperatureScaling(Calibrator):
         self.encoder = mlp([d, 1024, 512, 512], nn.ELU)
         self.posterior = mlp([512, 2 * LATENT])  # mean and scale
         self.decoder = mlp([LATENT, 1024, 512, 512, d], nn.ELU)
-        self.prior = mlp([n_classes, 2 * LATENT])  # of the one-hot label: mean and scale of each class
+        self.prior = mlp(
+            [n_classes, 2 * LATENT]
+        )  # of the one-hot label: mean and scale of each class
         self.head = mlp([n_classes, 128, 128, 1], nn.ELU)
 
     def temperature(self, outputs: Outputs) -> Tensor:
         """Return T (N,) of each input."""
         chunks = features_of(outputs, self._first).split(CHUNK)
-        return torch.cat([self._temperature(self._encode(f).mean) for f in chunks]).to(outputs.logits.dtype)
+        return torch.cat([self._temperature(self._encode(f).mean) for f in chunks]).to(
+            outputs.logits.dtype
+        )
 
     def _fit(self, task: Task) -> None:
         features, labels = features_of(task.outputs, self._first), task.labels
@@ -66,9 +72,13 @@ class AdaptiveTemperatureScaling(Calibrator):
         n_steps = self.n_epochs * -(-len(labels) // self.batch_size)
         minimise(loss, self.parameters(), n_steps, self.learning_rate, progress=task.progress)
 
-    def _loss(self, features: Tensor, logits: Tensor, labels: Tensor, generator: Generator | None) -> Tensor:
+    def _loss(
+        self, features: Tensor, logits: Tensor, labels: Tensor, generator: Generator | None
+    ) -> Tensor:
         posterior, prior = self._encode(features), self._prior()
-        noise = torch.randn(posterior.mean.shape, generator=generator, device=home(generator))
+        noise = torch.randn(
+            posterior.mean.shape, generator=generator, device=generator_device(generator)
+        )
         v = posterior.mean + posterior.stddev * noise.to(features)
         own_prior = Normal(prior.mean[labels], prior.stddev[labels], validate_args=False)
         likelihood = Laplace(self.decoder(v), 1.0, validate_args=False).log_prob(features).sum(-1)
@@ -77,7 +87,9 @@ class AdaptiveTemperatureScaling(Calibrator):
         return negative_elbo + cross_entropy(logits / self._temperature(v).unsqueeze(-1), labels)
 
     def _predict(self, outputs: Outputs) -> Prediction:
-        return Prediction((outputs.logits / self.temperature(outputs).unsqueeze(-1)).softmax(-1), outputs.label)
+        return Prediction(
+            (outputs.logits / self.temperature(outputs).unsqueeze(-1)).softmax(-1), outputs.label
+        )
 
     def _encode(self, features: Tensor) -> Normal:
         """Return q(v|f)."""

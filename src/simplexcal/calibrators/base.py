@@ -31,7 +31,9 @@ class Calibrator(nn.Module, ABC):
     so that saving and loading need nothing more than the settings, the two sizes and the state dict.
     """
 
-    uses_mixup: ClassVar[bool] = False  # whether ``fit`` learns from mixed samples, where it is given some
+    uses_mixup: ClassVar[bool] = (
+        False  # whether ``fit`` learns from mixed samples, where it is given some
+    )
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,18 +97,24 @@ class Calibrator(nn.Module, ABC):
         """Calibrate, some rows at a time; the label is the network's own."""
         _check_outputs(outputs)
         if self.n_classes is None:
-            raise NotFittedError(f"This {type(self).__name__} is not fitted yet. Call fit(outputs, labels) first.")
+            raise NotFittedError(
+                f"This {type(self).__name__} is not fitted yet. Call fit(outputs, labels) first."
+            )
         if outputs.n_classes != self.n_classes:
             raise ValueError(
                 f"`logits` must have the {self.n_classes} classes of the fit; got {outputs.n_classes}. "
                 "Fit a calibrator for this network."
             )
-        tensors = [outputs.logits] if outputs.features is None else [outputs.logits, outputs.features]
+        tensors = (
+            [outputs.logits] if outputs.features is None else [outputs.logits, outputs.features]
+        )
         fields: dict[str, None] = {}
 
         def predict(*rows: Tensor) -> tuple[Tensor, ...]:
-            found = {name: x for name, x in vars(self._predict(Outputs(*rows))).items() if x is not None}
-            found["probs"] = led_by(found["label"], found["probs"])
+            found = {
+                name: x for name, x in vars(self._predict(Outputs(*rows))).items() if x is not None
+            }
+            found["probs"] = restore_argmax(found["label"], found["probs"])
             fields.update(dict.fromkeys(found))
             return tuple(found.values())
 
@@ -124,7 +132,7 @@ class Calibrator(nn.Module, ABC):
     def _predict(self, outputs: Outputs) -> Prediction: ...
 
 
-def led_by(label: Tensor, probs: Tensor) -> Tensor:
+def restore_argmax(label: Tensor, probs: Tensor) -> Tensor:
     """Return the probabilities with the largest at ``label``, where rounding made another equal or larger."""
     own, other = label.unsqueeze(-1), probs.argmax(-1, keepdim=True)
     if bool((own == other).all()):
@@ -138,7 +146,11 @@ def led_by(label: Tensor, probs: Tensor) -> Tensor:
 def _full_precision(outputs: Outputs) -> AbstractContextManager[object]:
     """Return a context without autocast, which is for networks: here it would cost digits and keep old weights."""
     device = outputs.logits.device.type
-    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
+    return (
+        torch.autocast(device, enabled=False)
+        if torch.amp.is_autocast_available(device)
+        else nullcontext()
+    )
 
 
 def _check_outputs(outputs: object) -> None:

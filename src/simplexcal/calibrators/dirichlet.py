@@ -34,10 +34,20 @@ class DirichletTemperatureScaling(BranchCalibrator):
         learning_rate: float = 1e-6,
         weight_decay: float = 5e-4,
         pool_size: int = 10_000,
-        fresh: bool = True,
-        anneal: bool = False,
+        resample: bool = True,
+        lr_decay: bool = False,
     ) -> None:
-        super().__init__(betas, widths, n_steps, batch_size, learning_rate, weight_decay, pool_size, fresh, anneal)
+        super().__init__(
+            betas,
+            widths,
+            n_steps,
+            batch_size,
+            learning_rate,
+            weight_decay,
+            pool_size,
+            resample,
+            lr_decay,
+        )
 
     @property
     def needs_mixup(self) -> bool:

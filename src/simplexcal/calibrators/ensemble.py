@@ -74,8 +74,13 @@ def fit_log_temperature_by_error(logits: Tensor, labels: Tensor) -> float:
 
     log_t = minimise_on_grid(loss, LOW, HIGH)
     if min(log_t - LOW, HIGH - log_t) < 1e-6:
-        found = f"The squared error is smallest at the bound T = {math.exp(log_t):.3g} of [0.05, 5]. "
-        warnings.warn(found + 'Use loss="nll", which has no such bound, or more held-out inputs.', stacklevel=2)
+        found = (
+            f"The squared error is smallest at the bound T = {math.exp(log_t):.3g} of [0.05, 5]. "
+        )
+        warnings.warn(
+            found + 'Use loss="nll", which has no such bound, or more held-out inputs.',
+            stacklevel=2,
+        )
     return log_t
 
 
@@ -89,7 +94,11 @@ class Parts(NamedTuple):
 def compare(scaled: Tensor, plain: Tensor, labels: Tensor) -> Parts:
     """Return what the fit of w needs of the two probabilities (N, K)."""
     both = torch.stack([scaled, plain], 1)
-    own = [at_labels(scaled, labels), at_labels(plain, labels), plain.new_full(labels.shape, 1 / plain.shape[1])]
+    own = [
+        at_labels(scaled, labels),
+        at_labels(plain, labels),
+        plain.new_full(labels.shape, 1 / plain.shape[1]),
+    ]
     return Parts(both @ both.mT, torch.stack(own, -1))
 
 
@@ -124,8 +133,15 @@ def quadratic_on_simplex(gram: Tensor, linear: Tensor) -> Tensor:
     The minimum lies inside one of the simplex's faces, where it solves a linear system: try them all. A candidate from
     a face that does not hold the minimum is made feasible and loses; of equals the one with fewer entries wins.
     """
-    faces = [face for size in range(1, len(linear) + 1) for face in combinations(range(len(linear)), size)]
-    return min((_on_face(gram, linear, list(face)) for face in faces), key=lambda w: w @ gram @ w - 2 * linear @ w)
+    faces = [
+        face
+        for size in range(1, len(linear) + 1)
+        for face in combinations(range(len(linear)), size)
+    ]
+    return min(
+        (_on_face(gram, linear, list(face)) for face in faces),
+        key=lambda w: w @ gram @ w - 2 * linear @ w,
+    )
 
 
 def _on_face(gram: Tensor, linear: Tensor, face: list[int]) -> Tensor:

@@ -23,7 +23,9 @@ class ParameterizedTemperatureScaling(Calibrator):
     Only the network's input is clipped: the softmax takes the logits as they are, so that no two classes become equal.
     """
 
-    def __init__(self, n_steps: int = 100_000, learning_rate: float = 5e-5, batch_size: int = 1000) -> None:
+    def __init__(
+        self, n_steps: int = 100_000, learning_rate: float = 5e-5, batch_size: int = 1000
+    ) -> None:
         super().__init__()
         self.n_steps, self.learning_rate, self.batch_size = n_steps, learning_rate, batch_size
 
@@ -35,14 +37,19 @@ class ParameterizedTemperatureScaling(Calibrator):
         return self._temperature(self._top(outputs.logits)).to(outputs.logits.dtype)
 
     def _fit(self, task: Task) -> None:
-        logits, labels = raised(task.outputs.logits.detach().to(self._first.weight.dtype)), task.labels
+        logits, labels = (
+            raised(task.outputs.logits.detach().to(self._first.weight.dtype)),
+            task.labels,
+        )
         top = self._top(logits)
         self._initialise(top, task)
         stream = batches(len(labels), self.batch_size, task.generator, logits.device)
 
         def loss() -> Tensor:
             rows = next(stream)
-            return squared_error(scaled_softmax(logits[rows], self._temperature(top[rows])), labels[rows])
+            return squared_error(
+                scaled_softmax(logits[rows], self._temperature(top[rows])), labels[rows]
+            )
 
         minimise(loss, self.parameters(), self.n_steps, self.learning_rate, progress=task.progress)
 

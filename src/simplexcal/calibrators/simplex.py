@@ -8,7 +8,7 @@ from torch import Tensor
 
 from simplexcal.calibrators._branch_calibrator import PAPER_BETAS, PAPER_WIDTHS, BranchCalibrator
 from simplexcal.calibrators._branch_network import Branch, Pool, negative_log_density
-from simplexcal.calibrators._likelihood_head import Head, half_an_error
+from simplexcal.calibrators._likelihood_head import Head, jeffreys_weight
 from simplexcal.calibrators.base import Task
 from simplexcal.calibrators.temperature import fit_log_temperature
 from simplexcal.concrete import Concrete
@@ -23,7 +23,7 @@ class SimplexTemperatureScaling(BranchCalibrator):
     input? A branch on the features gives λ(x), trained on Multi-Mixup samples; Concrete(logits, λ) then gives both
     uncertainties. Without ``mixup`` in ``fit`` there is no branch, and the head answers both.
 
-    ``head=False`` is the paper's method: the branch answers both questions. See ``paper``.
+    ``likelihood_head=False`` is the paper's method: the branch answers both questions. See ``paper``.
     """
 
     log_temperature: Tensor
@@ -37,12 +37,22 @@ class SimplexTemperatureScaling(BranchCalibrator):
         learning_rate: float = 1e-3,
         weight_decay: float = 5e-4,
         pool_size: int = 10_000,
-        fresh: bool = False,
-        anneal: bool = True,
-        head: bool = True,
+        resample: bool = False,
+        lr_decay: bool = True,
+        likelihood_head: bool = True,
     ) -> None:
-        super().__init__(betas, widths, n_steps, batch_size, learning_rate, weight_decay, pool_size, fresh, anneal)
-        self.head = head
+        super().__init__(
+            betas,
+            widths,
+            n_steps,
+            batch_size,
+            learning_rate,
+            weight_decay,
+            pool_size,
+            resample,
+            lr_decay,
+        )
+        self.likelihood_head = likelihood_head
 
     @classmethod
     def paper(cls) -> Self:
@@ -50,24 +60,34 @@ class SimplexTemperatureScaling(BranchCalibrator):
 
         Only the mean differs: it is exact here. For the rest of the letter, fit it with InputMixup's defaults.
         """
-        return cls(PAPER_BETAS, PAPER_WIDTHS, 25_000, 100, fresh=True, anneal=False, head=False)
+        return cls(
+            PAPER_BETAS,
+            PAPER_WIDTHS,
+            25_000,
+            100,
+            resample=True,
+            lr_decay=False,
+            likelihood_head=False,
+        )
 
     @property
     def needs_mixup(self) -> bool:
         """Where there is no head that could answer instead of the branch."""
-        return not self.head
+        return not self.likelihood_head
 
     def _build(self, n_classes: int, n_features: int | None) -> None:
         super()._build(n_classes, n_features)
         self.register_buffer("log_temperature", torch.zeros(()))
-        self.likelihood_head = Head(n_classes) if self.head else None
+        self.head_network = Head(n_classes) if self.likelihood_head else None
 
     def _fit(self, task: Task) -> None:
-        if self.likelihood_head is not None:
+        if self.head_network is not None:
             logits = task.outputs.logits.detach()
-            self.log_temperature.fill_(fit_log_temperature(logits, task.labels, half_an_error(*logits.shape)))
+            self.log_temperature.fill_(
+                fit_log_temperature(logits, task.labels, jeffreys_weight(*logits.shape))
+            )
             temperature = self.log_temperature.exp()
-            self.likelihood_head.fit(logits, temperature, task.labels, task.generator, task.progress)
+            self.head_network.fit(logits, temperature, task.labels, task.generator, task.progress)
         if task.mixup is not None:
             self._fit_branch(task, task.mixup)
 
@@ -85,12 +105,14 @@ class SimplexTemperatureScaling(BranchCalibrator):
 
     def _predict(self, outputs: Outputs) -> Prediction:
         m = self.concrete(outputs).moments()
-        probs = m.mean if self.likelihood_head is None or self.beta == 0 else self._likely(outputs).mean
+        probs = (
+            m.mean if self.head_network is None or self.beta == 0 else self._likely(outputs).mean
+        )
         return Prediction(probs, outputs.label, m.expected_entropy, m.entropy, m.mutual_information)
 
     def _likely(self, outputs: Outputs) -> Concrete:
         """Return the distribution whose mean has the best likelihood: the head's."""
-        head = cast(Head, self.likelihood_head)
+        head = cast(Head, self.head_network)
         likely: Concrete = head(self._scaled(outputs.logits))
         return likely
 

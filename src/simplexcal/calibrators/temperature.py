@@ -73,10 +73,14 @@ def _far(logits: Tensor) -> float:
     return FAR * lead.median().item() or math.inf
 
 
-def mean_of_rows(function: Callable[[Tensor, Tensor], Tensor], logits: Tensor, labels: Tensor) -> float:
+def mean_of_rows(
+    function: Callable[[Tensor, Tensor], Tensor], logits: Tensor, labels: Tensor
+) -> float:
     """Return the mean of a function (n,) of logits (n, K), in float64, and labels (n,), some rows at a time."""
     width = WIDTH * logits.shape[1]
-    (values,) = in_chunks(lambda z, y: (function(z.double(), y),), logits.detach(), labels, width=width)
+    (values,) = in_chunks(
+        lambda z, y: (function(z.double(), y),), logits.detach(), labels, width=width
+    )
     return values.mean().item()
 
 

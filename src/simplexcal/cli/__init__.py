@@ -23,7 +23,9 @@ COMMANDS: dict[str, Callable[..., None]] = {
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit code: 0, or 2 for bad input."""
     command = typer.main.get_command(_app())
-    return _console.run(lambda: command.main(arguments, prog_name="simplexcal", standalone_mode=False))
+    return _console.run(
+        lambda: command.main(arguments, prog_name="simplexcal", standalone_mode=False)
+    )
 
 
 def _app() -> typer.Typer:
@@ -35,7 +37,8 @@ def _app() -> typer.Typer:
 
 
 def _options(
-    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     """Calibrate a trained classifier's confidence without changing one prediction."""
     if version:

@@ -9,7 +9,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130  # exit codes
-EXPECTED = (ValueError, TypeError, OSError, ImportError, MemoryError, RuntimeError)  # each with a sentence of its own
+EXPECTED = (
+    ValueError,
+    TypeError,
+    OSError,
+    ImportError,
+    MemoryError,
+    RuntimeError,
+)  # each with a sentence of its own
 
 
 def run(command: Callable[[], object]) -> int:
@@ -21,7 +28,10 @@ def run(command: Callable[[], object]) -> int:
             code = command()
     except KeyboardInterrupt:
         code = INTERRUPTED
-    except (BrokenPipeError, SystemExit) as error:  # the reader of our output has seen enough; typer then exits
+    except (
+        BrokenPipeError,
+        SystemExit,
+    ) as error:  # the reader of our output has seen enough; typer then exits
         if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -44,18 +54,22 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def is_watched() -> bool:
+def stderr_is_tty() -> bool:
     """Return whether a person is looking on, to whom progress may be shown."""
     return sys.stderr.isatty()
 
 
 def _explain(error: Exception) -> int:
-    if format_usage := getattr(error, "format_message", None):  # a mistake in the arguments, found by typer
+    if format_usage := getattr(
+        error, "format_message", None
+    ):  # a mistake in the arguments, found by typer
         return _fail(format_usage(), BAD_INPUT)
     if isinstance(error, OSError) and error.filename is not None:
         return _fail(f"'{error.filename}': {error.strerror}.", BAD_INPUT)
     if isinstance(error, MemoryError):
-        return _fail("there is not enough memory for this input; score it in smaller files.", BAD_INPUT)
+        return _fail(
+            "there is not enough memory for this input; score it in smaller files.", BAD_INPUT
+        )
     if isinstance(error, EXPECTED):
         return _fail(str(error) or type(error).__name__, BAD_INPUT)
     return _fail(f"{error!r}, which is a defect of simplexcal; please report it.", FAILED)

@@ -28,7 +28,9 @@ def export_file(
     """
     if network is None:
         if shape is not None or data is not None:
-            raise ValueError("--shape and --data tell what a network takes: give --model package.module:factory too.")
+            raise ValueError(
+                "--shape and --data tell what a network takes: give --model package.module:factory too."
+            )
         fitted, header = load_calibrator(calibrator)
         return export_calibrator(fitted, output, fingerprint=header["fingerprint"])
     example = _example(shape, data)
@@ -39,7 +41,9 @@ def export_file(
 
 def _example(shape: str | None, data: Path | None) -> Tensor:
     if (shape is None) == (data is None):
-        raise ValueError("Say what the network takes: --shape of one input, as 1,28,28, or --data with some inputs.")
+        raise ValueError(
+            "Say what the network takes: --shape of one input, as 1,28,28, or --data with some inputs."
+        )
     if data is not None:
         return read_inputs(data).inputs[:2]
     try:
@@ -55,4 +59,6 @@ def _check_taken(backbone: Backbone, example: Tensor) -> None:
         backbone(example)
     except (RuntimeError, IndexError, AttributeError, KeyError) as error:
         shape = tuple(example.shape[1:])
-        raise ValueError(f"The network cannot take inputs of shape {shape} and {example.dtype}: {error}") from error
+        raise ValueError(
+            f"The network cannot take inputs of shape {shape} and {example.dtype}: {error}"
+        ) from error

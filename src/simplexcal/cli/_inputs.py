@@ -41,7 +41,9 @@ class Source:
         """Return the source of mixed samples: of "features" where the last layer is known, of "inputs", or "none"."""
         if kind == "inputs":
             if self.backbone is None or self.inputs is None:
-                raise ValueError("--mixup inputs needs the network itself: give --model, or mix features.")
+                raise ValueError(
+                    "--mixup inputs needs the network itself: give --model, or mix features."
+                )
             return InputMixup(self.backbone, self.inputs, self.labels)
         if kind == "none" or self.table.head is None or self.table.outputs.features is None:
             return None
@@ -51,7 +53,9 @@ class Source:
         """Return the method and the calibrator in a file, if it was fitted for these outputs' network."""
         calibrator, header = load_calibrator(path)
         if self.backbone is not None and header["fingerprint"] not in (None, self.fingerprint):
-            raise ValueError(f"'{path}' was calibrated for another network than that of --model and --weights.")
+            raise ValueError(
+                f"'{path}' was calibrated for another network than that of --model and --weights."
+            )
         if calibrator.n_classes != self.table.outputs.n_classes:
             raise ValueError(
                 f"'{path}' is for {calibrator.n_classes} classes; '{self.path}' has {self.table.outputs.n_classes}."
@@ -65,7 +69,9 @@ class Source:
         for path in calibrators:
             method, calibrator = self.load(path)
             names = (method, f"{method} ({path.stem})", f"{method} ({path})")
-            found[next((name for name in names if name not in found), names[-1])] = calibrator(outputs)
+            found[next((name for name in names if name not in found), names[-1])] = calibrator(
+                outputs
+            )
         return found
 
 
@@ -79,19 +85,32 @@ class Judged(NamedTuple):
 
 
 def read_source(
-    path: Path, kind: str | None, network: Network | None, *, images: bool = False, progress: bool = False
+    path: Path,
+    kind: str | None,
+    network: Network | None,
+    *,
+    images: bool = False,
+    progress: bool = False,
 ) -> Source:
     """Read saved outputs, "logits" or "probs" as ``kind`` says, or inputs, and run the network on them."""
     if network is None:
         if kind is None:
-            raise ValueError(f"Say what '{path}' holds: --input logits or --input probs; or --model for raw inputs.")
+            raise ValueError(
+                f"Say what '{path}' holds: --input logits or --input probs; or --model for raw inputs."
+            )
         return Source(path, read_outputs(path, kind, images=images))
     if kind is not None:
-        raise ValueError("--input tells what saved outputs hold, and --model takes raw inputs. Give one of the two.")
+        raise ValueError(
+            "--input tells what saved outputs hold, and --model takes raw inputs. Give one of the two."
+        )
     given = read_inputs(path, images=images)
     backbone = Backbone(load_network(network.model, network.weights), network.head)
-    labels = torch.zeros(len(given.inputs), dtype=torch.long) if given.labels is None else given.labels
-    double = given.inputs.dtype == torch.float64  # as numpy makes numbers, whatever the network takes
+    labels = (
+        torch.zeros(len(given.inputs), dtype=torch.long) if given.labels is None else given.labels
+    )
+    double = (
+        given.inputs.dtype == torch.float64
+    )  # as numpy makes numbers, whatever the network takes
     inputs = backbone.as_input(given.inputs.numpy()) if double else given.inputs
     with blaming_the_inputs(path):
         outputs, _ = extract(backbone, (inputs, labels), progress=progress)
@@ -100,7 +119,12 @@ def read_source(
 
 
 def read_judged(
-    path: Path, kind: str | None, calibrators: Sequence[Path], network: Network | None, *, images: bool = False
+    path: Path,
+    kind: str | None,
+    calibrators: Sequence[Path],
+    network: Network | None,
+    *,
+    images: bool = False,
 ) -> Judged:
     """Read "predictions", or outputs as ``read_source`` does, to be judged before and after each calibrator."""
     if kind != "predictions":
@@ -108,7 +132,9 @@ def read_judged(
         table, predictions = source.table, source.predictions(calibrators)
         return Judged(predictions, _given(path, table.labels), table.images, table.class_names)
     if calibrators or network is not None:
-        raise ValueError("--input predictions are judged as they are: leave out --calibrator and --model.")
+        raise ValueError(
+            "--input predictions are judged as they are: leave out --calibrator and --model."
+        )
     prediction, labels = read_predictions(path)
     return Judged({path.stem: prediction}, _given(path, labels))
 

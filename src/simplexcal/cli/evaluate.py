@@ -3,13 +3,23 @@
 from simplexcal import evaluation
 from simplexcal.cli._console import say
 from simplexcal.cli._inputs import read_judged
-from simplexcal.cli._options import Calibrators, Data, Head, Json, JudgedInput, Model, Weights, check_files, network
+from simplexcal.cli._options import (
+    Calibrators,
+    Data,
+    Head,
+    Json,
+    JudgedInput,
+    Model,
+    Weights,
+    check_files,
+    network,
+)
 from simplexcal.evaluation import Evaluation
 
 
 def evaluate(
     data: Data,
-    input: JudgedInput = None,  # noqa: A002
+    input: JudgedInput = None,
     calibrator: Calibrators = None,
     model: Model = None,
     weights: Weights = None,
@@ -23,7 +33,8 @@ def evaluate(
     check_files(None, [], data, weights, *(calibrator or []))
     judged = read_judged(data, input, calibrator or [], network(model, weights, head))
     evaluations = {
-        name: evaluation.evaluate(prediction, judged.labels) for name, prediction in judged.predictions.items()
+        name: evaluation.evaluate(prediction, judged.labels)
+        for name, prediction in judged.predictions.items()
     }
     say(evaluation.tabulate(evaluations), {"methods": as_records(evaluations)}, json)
 

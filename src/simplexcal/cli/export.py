@@ -11,13 +11,19 @@ from simplexcal.cli._options import Head, Json, Model, Weights, check_files, net
 
 
 def export(
-    calibrator: Annotated[Path, typer.Argument(help="A file that `calibrate` wrote.", metavar="CALIBRATOR")],
+    calibrator: Annotated[
+        Path, typer.Argument(help="A file that `calibrate` wrote.", metavar="CALIBRATOR")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The graph, .onnx.")],
     model: Model = None,
     weights: Weights = None,
     head: Head = None,
-    shape: Annotated[str | None, typer.Option(help="Of one input of --model, such as 1,28,28.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Or a file of inputs, of which the first ones are taken.")] = None,
+    shape: Annotated[
+        str | None, typer.Option(help="Of one input of --model, such as 1,28,28.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Or a file of inputs, of which the first ones are taken.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Write an ONNX graph.

@@ -7,14 +7,24 @@ import typer
 
 from simplexcal.cli._console import say
 from simplexcal.cli._inputs import read_judged
-from simplexcal.cli._options import Calibrators, Data, Head, Json, JudgedInput, Model, Weights, check_files, network
+from simplexcal.cli._options import (
+    Calibrators,
+    Data,
+    Head,
+    Json,
+    JudgedInput,
+    Model,
+    Weights,
+    check_files,
+    network,
+)
 from simplexcal.report import write_report
 
 
 def report(
     data: Data,
     output: Annotated[Path, typer.Option("--output", "-o", help="The report, .html.")],
-    input: JudgedInput = None,  # noqa: A002
+    input: JudgedInput = None,
     calibrator: Calibrators = None,
     model: Model = None,
     weights: Weights = None,

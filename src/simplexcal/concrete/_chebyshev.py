@@ -36,7 +36,9 @@ class _Sums(Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(factor: Tensor, gap: Tensor, weight: Tensor, u: Tensor, r: Resolution, n: int) -> Tensor:
+    def forward(
+        factor: Tensor, gap: Tensor, weight: Tensor, u: Tensor, r: Resolution, n: int
+    ) -> Tensor:
         last = factor * weight
         this = last * u
         sums = [last.sum(-1), this.sum(-1)]
@@ -56,12 +58,16 @@ class _Sums(Function):
         factor, *classes = ctx.saved_tensors
         matrix = tangent(ctx.resolution, ctx.n, factor.device)
         moved = sum_over_classes(factor * d_gap, *classes, ctx.resolution, ctx.n + 1)
-        return sum_over_classes(d_factor, *classes, ctx.resolution, ctx.n) + (moved.to(matrix) @ matrix.T).to(moved)
+        return sum_over_classes(d_factor, *classes, ctx.resolution, ctx.n) + (
+            moved.to(matrix) @ matrix.T
+        ).to(moved)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         factor, *classes = ctx.saved_tensors
-        d_factor = value_at_classes(grad, *classes, ctx.resolution) if ctx.needs_input_grad[0] else None
+        d_factor = (
+            value_at_classes(grad, *classes, ctx.resolution) if ctx.needs_input_grad[0] else None
+        )
         slope = value_at_classes(_slopes(grad, ctx.resolution), *classes, ctx.resolution)
         return d_factor, factor * slope, None, None, None, None
 
@@ -75,7 +81,10 @@ class _Values(Function):
     def forward(c: Tensor, gap: Tensor, weight: Tensor, u: Tensor, r: Resolution) -> Tensor:
         columns = c.split(1, -1)
         p = len(columns) - 2
-        last, this = columns[p + 1], torch.addcmul(columns[p], u, columns[p + 1], value=-2 if p % 2 else 2)
+        last, this = (
+            columns[p + 1],
+            torch.addcmul(columns[p], u, columns[p + 1], value=-2 if p % 2 else 2),
+        )
         while p > 1:
             p -= 1
             last, this = this, torch.addcmul(columns[p] + last, u, this, value=-2 if p % 2 else 2)
@@ -96,7 +105,11 @@ class _Values(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         c, *classes = ctx.saved_tensors
-        d_c = sum_over_classes(grad, *classes, ctx.resolution, c.shape[-1]) if ctx.needs_input_grad[0] else None
+        d_c = (
+            sum_over_classes(grad, *classes, ctx.resolution, c.shape[-1])
+            if ctx.needs_input_grad[0]
+            else None
+        )
         slope = value_at_classes(_slopes(c, ctx.resolution), *classes, ctx.resolution)
         return d_c, grad * slope, None, None, None
 

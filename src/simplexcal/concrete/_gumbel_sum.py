@@ -16,10 +16,16 @@ from safetensors.numpy import load_file, save_file
 Array = NDArray[np.float64]
 
 TABLE = Path(__file__).with_name("_gumbel_sum.safetensors")
-SPACING = 0.125  # of the abscissae; the quadrature's nodes and the grid of classes lie on this lattice
+SPACING = (
+    0.125  # of the abscissae; the quadrature's nodes and the grid of classes lie on this lattice
+)
 FIRST, LAST = -9.25, 77.75  # the abscissae that the widest quadrature asks for
-N_RATIOS = 48  # Chebyshev points in ρ: between them the law is reproduced to 1e-13 where it has weight
-LAST_RATIO = 1.1  # somewhat beyond 1, so that a derivative at ρ = 1 is not taken at the end of the interval
+N_RATIOS = (
+    48  # Chebyshev points in ρ: between them the law is reproduced to 1e-13 where it has weight
+)
+LAST_RATIO = (
+    1.1  # somewhat beyond 1, so that a derivative at ρ = 1 is not taken at the end of the interval
+)
 
 
 def ratios() -> Array:
@@ -51,7 +57,9 @@ def excess(ratio: float, x: Array) -> Array:
 
 def coefficients(values: Array) -> Array:
     """Return Chebyshev coefficients in ρ of ``values``, given along axis 0 at each tabulated ρ."""
-    return np.asarray(np.linalg.solve(chebvander(chebpts1(N_RATIOS), N_RATIOS - 1), values), np.float64)
+    return np.asarray(
+        np.linalg.solve(chebvander(chebpts1(N_RATIOS), N_RATIOS - 1), values), np.float64
+    )
 
 
 def build() -> Array:

@@ -61,8 +61,12 @@ class Resolution:
 
 
 RESOLUTIONS = {
-    torch.float32: Resolution(stride=5, first_node=-5.0, reach=19.0, depth=24, degree=18, rank=16, terms=24),
-    torch.float64: Resolution(stride=2, first_node=-7.5, reach=36.0, depth=30, degree=38, rank=34, terms=48),
+    torch.float32: Resolution(
+        stride=5, first_node=-5.0, reach=19.0, depth=24, degree=18, rank=16, terms=24
+    ),
+    torch.float64: Resolution(
+        stride=2, first_node=-7.5, reach=36.0, depth=30, degree=38, rank=34, terms=48
+    ),
 }
 
 
@@ -110,7 +114,11 @@ def _tensors(device: torch.device, *arrays: NDArray[Any]) -> list[Tensor]:
     """
     dtype = _matrix_dtype(device)
     with ThreadPoolExecutor(1) as elsewhere:
-        return list(elsewhere.map(lambda x: torch.from_numpy(np.ascontiguousarray(x)).to(dtype).to(device), arrays))
+        return list(
+            elsewhere.map(
+                lambda x: torch.from_numpy(np.ascontiguousarray(x)).to(dtype).to(device), arrays
+            )
+        )
 
 
 def _matrix_dtype(device: torch.device) -> torch.dtype:
@@ -127,10 +135,14 @@ def _factors(r: Resolution, nodes: Array) -> tuple[Array, Array]:
     steps = np.arange(-_margin(r), int(r.depth / SPACING) + 1)
     at, nearness = np.searchsorted(x, nodes), np.exp(-2 * FADING * SPACING * steps)
     relevance = 1 / (1 + np.exp(-excess[:, at] - nodes))
-    basis, change = np.linalg.qr(nearness[:, None] * _polynomials(r, -SPACING * steps.astype(np.float64)))
+    basis, change = np.linalg.qr(
+        nearness[:, None] * _polynomials(r, -SPACING * steps.astype(np.float64))
+    )
     tilted = np.exp(-excess[:, at[:, None] + steps])  # e^(z - a) h(z - a) at (ρ, z, a)
     fitted = (tilted * nearness) @ basis
-    axes = np.linalg.svd((relevance[..., None] * fitted).reshape(-1, len(change)), full_matrices=False)[2][: r.rank].T
+    axes = np.linalg.svd(
+        (relevance[..., None] * fitted).reshape(-1, len(change)), full_matrices=False
+    )[2][: r.rank].T
     psi = np.exp(-nodes)[:, None] * (fitted @ axes)
     return np.linalg.solve(change, axes), psi.transpose(0, 2, 1)
 

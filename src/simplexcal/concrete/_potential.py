@@ -57,7 +57,9 @@ def gaps(logits: Tensor, temperature: Tensor) -> Tensor:
     return (logits - logits.amax(-1, keepdim=True)) / scale(temperature).unsqueeze(-1)
 
 
-def in_chunks(function: Callable[..., tuple[Tensor, ...]], logits: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+def in_chunks(
+    function: Callable[..., tuple[Tensor, ...]], logits: Tensor, *others: Tensor
+) -> tuple[Tensor, ...]:
     """Apply ``function`` to as many rows of all its arguments at a time as memory likes, and join the results."""
     width = 2 * len(kernel_for(logits).nodes) + 4 * logits.shape[-1]
     return _chunking.in_chunks(function, logits, *others, width=width)
@@ -74,7 +76,9 @@ def log_mean_at(logits: Tensor, temperature: Tensor, labels: Tensor) -> Tensor:
     kernel = kernel_for(logits)
     at = _integrand(kernel, logits, temperature)
     gap = gaps(logits, temperature).gather(1, labels)
-    near = gap.clamp_min(-kernel.resolution.depth)  # at most e^depth times too large, so that it cannot underflow
+    near = gap.clamp_min(
+        -kernel.resolution.depth
+    )  # at most e^depth times too large, so that it cannot underflow
     log_mass = _read(kernel, at, place(near, kernel.resolution)).log() + (gap - near)
     return log_mass + math.log(kernel.spacing)
 
@@ -84,14 +88,19 @@ def potential(logits: Tensor, temperature: Tensor) -> Potential:
     kernel = kernel_for(logits)
     at = _integrand(kernel, logits, temperature)
     value = kernel.spacing * (kernel.unit_step - at.cdf).sum(-1)
-    slope = kernel.spacing * (_contract(at.series @ kernel.derivative, at.adjoint) * at.sums).sum(-1)
+    slope = kernel.spacing * (_contract(at.series @ kernel.derivative, at.adjoint) * at.sums).sum(
+        -1
+    )
     return Potential(value.to(logits), _mean(kernel, at, logits), slope.to(logits))
 
 
 def _integrand(kernel: Kernel, logits: Tensor, temperature: Tensor) -> Integrand:
     classes = place(gaps(logits, temperature), kernel.resolution)
     n_terms, one = len(kernel.collect), logits.new_ones(len(logits), 1)
-    sums = sum_over_classes(one, *classes, kernel.resolution, n_terms).to(kernel.collect) @ kernel.collect
+    sums = (
+        sum_over_classes(one, *classes, kernel.resolution, n_terms).to(kernel.collect)
+        @ kernel.collect
+    )
     series = _chebyshev(ratio(temperature).to(sums) * (2 / LAST_RATIO) - 1, kernel.resolution.terms)
     total = (series.unsqueeze(-1) * sums.unsqueeze(-2)).flatten(1) @ kernel.nodes  # S
     cdf = torch.exp(-total)
@@ -112,9 +121,14 @@ def _read(kernel: Kernel, at: Integrand, classes: Classes) -> Tensor:
 
 def _keep_order(probs: Tensor, logits: Tensor) -> Tensor:
     """Give the largest logit the strictly largest entry, which rounding alone could deny it."""
-    found, logits = probs.detach(), logits.detach()  # no_grad() would let derivatives in forward mode through
+    found, logits = (
+        probs.detach(),
+        logits.detach(),
+    )  # no_grad() would let derivatives in forward mode through
     best = found.amax(-1, keepdim=True)
-    at_best = 1 + (logits - logits.amax(-1, keepdim=True)).sign()  # 1 or 0; cheaper than a comparison
+    at_best = (
+        1 + (logits - logits.amax(-1, keepdim=True)).sign()
+    )  # 1 or 0; cheaper than a comparison
     below = torch.minimum(found, best * (1 - torch.finfo(found.dtype).eps))
     return probs + (torch.maximum(below, at_best * best) - found)
 

@@ -34,7 +34,9 @@ class Concrete(Distribution):
     support = constraints.simplex
     has_rsample = True
 
-    def __init__(self, logits: Tensor, temperature: Tensor | float, validate_args: bool | None = None) -> None:
+    def __init__(
+        self, logits: Tensor, temperature: Tensor | float, validate_args: bool | None = None
+    ) -> None:
         logits = check_float_tensor("logits", logits)
         if isinstance(temperature, int | float):
             temperature = logits.new_tensor(float(temperature))
@@ -53,7 +55,9 @@ class Concrete(Distribution):
     def expand(self, batch_shape: Shape, _instance: Distribution | None = None) -> Self:
         """Return the same distribution over a larger batch."""
         shape = Size(batch_shape)
-        new = type(self)(self.logits.expand(*shape, -1), self.temperature.expand(shape), validate_args=False)
+        new = type(self)(
+            self.logits.expand(*shape, -1), self.temperature.expand(shape), validate_args=False
+        )
         new._validate_args = self._validate_args
         return new
 
@@ -71,7 +75,9 @@ class Concrete(Distribution):
         if self._validate_args:
             labels = _check_classes(labels, self.logits.shape[-1])
         rows = labels.expand(self.batch_shape).reshape(-1, 1)
-        (value,) = _potential.in_chunks(lambda g, t, y: (_potential.log_mean_at(g, t, y),), *self._flat(), rows)
+        (value,) = _potential.in_chunks(
+            lambda g, t, y: (_potential.log_mean_at(g, t, y),), *self._flat(), rows
+        )
         return value.view(self.batch_shape)
 
     def entropy(self) -> Tensor:
@@ -89,7 +95,9 @@ class Concrete(Distribution):
     def moments(self) -> Moments:
         """Return the mean and all the uncertainties, at the price of one."""
         mean, *uncertainties = _potential.in_chunks(_moments, *self._flat())
-        return Moments(mean.view(self.logits.shape), *(x.view(self.batch_shape) for x in uncertainties))
+        return Moments(
+            mean.view(self.logits.shape), *(x.view(self.batch_shape) for x in uncertainties)
+        )
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density at ``value``, a point of the open simplex."""
@@ -120,7 +128,9 @@ class Concrete(Distribution):
 
     def log_rsample(self, sample_shape: Shape = (), generator: Generator | None = None) -> Tensor:
         """Return ln π of samples: finite also where π itself underflows to 0, as it does for small λ."""
-        exponential = self.logits.new_empty(Size(sample_shape) + self.logits.shape).exponential_(generator=generator)
+        exponential = self.logits.new_empty(Size(sample_shape) + self.logits.shape).exponential_(
+            generator=generator
+        )
         return ((self.logits - exponential.log()) / self.temperature.unsqueeze(-1)).log_softmax(-1)
 
     def _flat(self) -> tuple[Tensor, Tensor]:
@@ -201,9 +211,17 @@ def _check_values(logits: Tensor, temperature: Tensor) -> None:
 def _check_classes(labels: object, k: int) -> Tensor:
     if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.dtype == torch.bool:
         kind = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
-        raise TypeError(f"`labels` must be a tensor of integers; got {kind}. Use torch.as_tensor(labels).")
+        raise TypeError(
+            f"`labels` must be a tensor of integers; got {kind}. Use torch.as_tensor(labels)."
+        )
     inside = (labels >= 0) & (labels < k)
-    check_every("labels", labels, inside, f"in 0..{k - 1} for {k} classes", "Labels count the classes from 0.")
+    check_every(
+        "labels",
+        labels,
+        inside,
+        f"in 0..{k - 1} for {k} classes",
+        "Labels count the classes from 0.",
+    )
     return labels.long()
 
 
@@ -214,7 +232,15 @@ def _check_simplex(value: Tensor, logits: Tensor) -> None:
             f"got shape {tuple(value.shape)}. Put the classes last."
         )
     inside = "positive: a point of the open simplex"
-    check_every("value", value, value > 0, inside, "Where entries underflow, use log_prob_from_log.")
+    check_every(
+        "value", value, value > 0, inside, "Where entries underflow, use log_prob_from_log."
+    )
     total = value.sum(-1)
     slack = 10 * math.sqrt(value.shape[-1]) * torch.finfo(value.dtype).eps
-    check_every("value", total, (total - 1).abs() <= slack, "a point of the simplex, with sum 1", "Divide by the sum.")
+    check_every(
+        "value",
+        total,
+        (total - 1).abs() <= slack,
+        "a point of the simplex, with sum 1",
+        "Divide by the sum.",
+    )

@@ -24,7 +24,9 @@ CLASSES = (
 def images_and_labels() -> tuple[Tensor, Tensor]:
     """Return the 10000 test images (10000, 28, 28), bytes, and their labels."""
     folder = Path(__file__).parent / "data"
-    return read_idx(folder / "t10k-images-idx3-ubyte.gz"), read_idx(folder / "t10k-labels-idx1-ubyte.gz").long()
+    return read_idx(folder / "t10k-images-idx3-ubyte.gz"), read_idx(
+        folder / "t10k-labels-idx1-ubyte.gz"
+    ).long()
 
 
 def halves(n: int) -> tuple[Tensor, Tensor]:
@@ -37,4 +39,6 @@ def read_idx(path: Path) -> Tensor:
     """Return the bytes in a gzipped IDX file."""
     raw = gzip.decompress(path.read_bytes())
     shape = [int.from_bytes(raw[4 + 4 * i : 8 + 4 * i], "big") for i in range(raw[3])]
-    return torch.from_numpy(np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(shape).copy())
+    return torch.from_numpy(
+        np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(shape).copy()
+    )

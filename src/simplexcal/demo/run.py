@@ -67,5 +67,7 @@ def predictions(
     mixup = FeatureMixup(data.backbone.head, data.fit, data.fit_labels)
     for name in only:
         generator = torch.Generator().manual_seed(seed)
-        calibrator = METHODS[name]().fit(data.fit, data.fit_labels, mixup=mixup, generator=generator, progress=progress)
+        calibrator = METHODS[name]().fit(
+            data.fit, data.fit_labels, mixup=mixup, generator=generator, progress=progress
+        )
         yield name, calibrator(data.test)

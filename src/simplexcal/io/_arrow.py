@@ -15,7 +15,14 @@ import numpy as np
 from simplexcal.io._columns import Array, Columns, check_once, parsing, shown
 
 STEMS = {"logits": "logit", "probs": "prob", "features": "feature"}  # of numbered columns
-SCALARS = ("labels", "predicted", "confidence", "aleatoric", "epistemic", "mutual_information")  # a number in each row
+SCALARS = (
+    "labels",
+    "predicted",
+    "confidence",
+    "aleatoric",
+    "epistemic",
+    "mutual_information",
+)  # a number in each row
 BLOCK = 2**24  # bytes of CSV that are parsed at a time; a line has to fit
 NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", re.IGNORECASE)
 
@@ -26,20 +33,27 @@ def read_parquet(path: Path, wanted: Sequence[str]) -> Columns:
     """Read columns, each only if it is wanted."""
     pa = _pyarrow()
     remedy = "It was cut short, damaged, or is of another kind: write it again."
-    with parsing(path, remedy), pa.parquet.ParquetFile(path, page_checksum_verification=True) as file:
+    with (
+        parsing(path, remedy),
+        pa.parquet.ParquetFile(path, page_checksum_verification=True) as file,
+    ):
         names = list(file.schema_arrow.names)
         table = file.read(list(dict.fromkeys(name for name in names if _meaning(name) in wanted)))
         table.validate(full=True)
         announced = file.metadata.num_rows
     if table.num_columns and table.num_rows != announced:
-        raise ValueError(f"'{path}' holds {table.num_rows} rows where it announces {announced}. {remedy}")
+        raise ValueError(
+            f"'{path}' holds {table.num_rows} rows where it announces {announced}. {remedy}"
+        )
     return _columns(path, names, list(zip(table.column_names, table.columns, strict=True)), wanted)
 
 
 def read_csv(path: Path, wanted: Sequence[str]) -> Columns:
     """Read columns; `id` stays as it is written, so that 007 is not 7."""
     pa = _pyarrow()
-    with parsing(path, "Write a first line of column names and a line for each row, with commas, in UTF-8."):
+    with parsing(
+        path, "Write a first line of column names and a line for each row, with commas, in UTF-8."
+    ):
         table = pa.csv.read_csv(
             path,
             pa.csv.ReadOptions(block_size=BLOCK),
@@ -133,7 +147,9 @@ def _numbers(path: Path, name: str, column: Any) -> Array:
     if types.is_decimal(column.type) or types.is_null(column.type):
         column = column.cast("float64")
     if not (types.is_integer(column.type) or types.is_floating(column.type)):
-        raise TypeError(f"'{path}': column {shown(name)} must hold numbers; it holds {_found(column)}.")
+        raise TypeError(
+            f"'{path}': column {shown(name)} must hold numbers; it holds {_found(column)}."
+        )
     array: Array = column.to_numpy()
     return array
 
@@ -176,7 +192,9 @@ def _keys(path: Path, name: str, column: Any) -> Array:
     """Return integers or text."""
     kind = column.type
     if not (_is_text(kind) or _pyarrow().types.is_integer(kind)):
-        raise TypeError(f"'{path}': column {shown(name)} must hold integers or text; it holds {shown(kind)}.")
+        raise TypeError(
+            f"'{path}': column {shown(name)} must hold integers or text; it holds {shown(kind)}."
+        )
     if column.null_count:
         raise ValueError(
             f"'{path}': column {shown(name)} must have a value in every row; {column.null_count} have none."

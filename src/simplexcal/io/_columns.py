@@ -33,10 +33,14 @@ class Columns(NamedTuple):
         if x.dtype.kind not in "iuf":
             raise TypeError(f"'{self.path}': `{name}` must be numbers; got {shown(x.dtype)}.")
         if x.ndim == 0 or x.size == 0:
-            raise ValueError(f"'{self.path}': `{name}` must have at least one row and column; got shape {x.shape}.")
+            raise ValueError(
+                f"'{self.path}': `{name}` must have at least one row and column; got shape {x.shape}."
+            )
         self.check_shape(name, shape or x.shape)
         with np.errstate(over="ignore"):  # a long double may become inf, which is found below
-            x = np.require(x, x.dtype.newbyteorder("=") if x.dtype.itemsize <= 8 else np.float64, ["C", "W"])
+            x = np.require(
+                x, x.dtype.newbyteorder("=") if x.dtype.itemsize <= 8 else np.float64, ["C", "W"]
+            )
         self._check_each(name, x, np.isfinite(x), "finite", "Mend or drop such rows.")
         return x
 
@@ -55,7 +59,9 @@ class Columns(NamedTuple):
     def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
         """Raise ValueError if the array has another shape."""
         if (found := self.arrays[name].shape) != shape:
-            raise ValueError(f"'{self.path}': `{name}` must have shape {shape}, to fit the rest; got {found}.")
+            raise ValueError(
+                f"'{self.path}': `{name}` must have shape {shape}, to fit the rest; got {found}."
+            )
 
     def _check_each(self, name: str, x: Array, ok: Array, expected: str, remedy: str) -> None:
         if ok.all():
@@ -72,8 +78,13 @@ def parsing(path: Path, remedy: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        said = "".join(c for c in " ".join(str(error).split()) if c.isprintable())[:200] or type(error).__name__
-        raise ValueError(f"'{path}' cannot be read as {path.suffix.lower()} ({said}). {remedy}") from error
+        said = (
+            "".join(c for c in " ".join(str(error).split()) if c.isprintable())[:200]
+            or type(error).__name__
+        )
+        raise ValueError(
+            f"'{path}' cannot be read as {path.suffix.lower()} ({said}). {remedy}"
+        ) from error
 
 
 def shown(value: object) -> str:
@@ -86,4 +97,6 @@ def check_once(path: Path, name: str, spelt: Sequence[str]) -> None:
     """Raise ValueError if a column is there more than once, under whatever names."""
     if len(spelt) > 1:
         found = ", ".join(map(shown, spelt[:5]))
-        raise ValueError(f"'{path}' must hold `{name}` once; found {found}. Keep the one that is meant.")
+        raise ValueError(
+            f"'{path}' must hold `{name}` once; found {found}. Keep the one that is meant."
+        )

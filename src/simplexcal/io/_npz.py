@@ -19,7 +19,11 @@ from simplexcal.io.native import KEY, load_outputs
 def read_npz(path: Path, wanted: Sequence[str]) -> Columns:
     """Read NumPy arrays, each only if it is wanted."""
     remedy = "Write it with numpy.savez, as arrays of numbers or text; objects are never unpickled."
-    with parsing(path, remedy), path.open("rb") as handle, NpzFile(handle, allow_pickle=False) as file:
+    with (
+        parsing(path, remedy),
+        path.open("rb") as handle,
+        NpzFile(handle, allow_pickle=False) as file,
+    ):
         names = list(file.files)
         arrays = {name: np.asarray(file[name]) for name in wanted if name in names}
     for name in arrays:
@@ -33,7 +37,11 @@ def read_safetensors(path: Path, wanted: Sequence[str]) -> Columns:
     with parsing(path, remedy), safe_open(path, "pt") as file:
         names = list(file.keys())
         ours = KEY in (file.metadata() or {})
-        arrays = {} if ours else {name: _as_array(file.get_tensor(name)) for name in wanted if name in names}
+        arrays = (
+            {}
+            if ours
+            else {name: _as_array(file.get_tensor(name)) for name in wanted if name in names}
+        )
     return Columns(path, _read_outputs(path, wanted) if ours else arrays, names, names)
 
 
@@ -41,7 +49,9 @@ def _read_outputs(path: Path, wanted: Sequence[str]) -> dict[str, Array]:
     try:
         outputs, labels = load_outputs(path)
     except (LookupError, AttributeError, RecursionError) as error:
-        raise ValueError(f"'{path}' is damaged or was edited: its header makes no sense. Save it again.") from error
+        raise ValueError(
+            f"'{path}' is damaged or was edited: its header makes no sense. Save it again."
+        ) from error
     tensors = {"logits": outputs.logits, "features": outputs.features, "labels": labels}
     return {name: _as_array(x) for name, x in tensors.items() if name in wanted and x is not None}
 
@@ -56,7 +66,9 @@ def _as_array(x: Tensor) -> Array:
 def npz_bytes(columns: Mapping[str, Array]) -> bytes:
     """Return the content of an .npz file."""
     buffer = io.BytesIO()
-    plain: dict[str, Any] = {name: x.astype(str) if x.dtype == object else x for name, x in columns.items()}
+    plain: dict[str, Any] = {
+        name: x.astype(str) if x.dtype == object else x for name, x in columns.items()
+    }
     np.savez(buffer, **plain)
     return buffer.getvalue()
 
@@ -65,5 +77,7 @@ def safetensors_bytes(columns: Mapping[str, Array]) -> bytes:
     """Return the content of a .safetensors file."""
     for name, x in columns.items():
         if x.dtype.kind not in "iuf":
-            raise TypeError(f"`{name}` is text, which .safetensors cannot hold. Write .npz, .parquet or .csv.")
+            raise TypeError(
+                f"`{name}` is text, which .safetensors cannot hold. Write .npz, .parquet or .csv."
+            )
     return safetensors.numpy.save({name: np.ascontiguousarray(x) for name, x in columns.items()})

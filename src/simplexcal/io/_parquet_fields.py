@@ -14,7 +14,14 @@ from simplexcal.io._arrow import STEMS
 from simplexcal.io._columns import Array, check_once, shown
 
 LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
-SMALL = ("int8", "int16", "uint8", "uint16", "halffloat", "float")  # types whose values float32 holds
+SMALL = (
+    "int8",
+    "int16",
+    "uint8",
+    "uint16",
+    "halffloat",
+    "float",
+)  # types whose values float32 holds
 
 
 class Field(NamedTuple):
@@ -36,7 +43,9 @@ class Field(NamedTuple):
 
 def numbered_columns(schema: Any, name: str) -> list[str]:
     """Return the columns that hold one number of ``name`` each."""
-    return [own for own in schema.names if name in STEMS and re.fullmatch(rf"{STEMS[name]}_[0-9]+", own)]
+    return [
+        own for own in schema.names if name in STEMS and re.fullmatch(rf"{STEMS[name]}_[0-9]+", own)
+    ]
 
 
 def find_field(path: Path, schema: Any, name: str, *, as_float: bool = True) -> Field | None:
@@ -55,10 +64,14 @@ def find_field(path: Path, schema: Any, name: str, *, as_float: bool = True) -> 
             f"{missing[0]} is missing. Number them from 0, without gaps."
         )
     kinds = [_number(path, own, schema.field(own).type, as_float) for own in columns]
-    return Field(name, columns, (len(columns),), pa.float64() if pa.float64() in kinds else kinds[0])
+    return Field(
+        name, columns, (len(columns),), pa.float64() if pa.float64() in kinds else kinds[0]
+    )
 
 
-def settle(path: Path, field: Field, sample: Any, shape: tuple[int, ...] | None, why: str = "") -> Field:
+def settle(
+    path: Path, field: Field, sample: Any, shape: tuple[int, ...] | None, why: str = ""
+) -> Field:
     """Return the field with the shape that all rows must have: the one given, or that of most rows of the sample.
 
     A shape given is required of the columns' types, and of one row of the sample at least.
@@ -70,11 +83,15 @@ def settle(path: Path, field: Field, sample: Any, shape: tuple[int, ...] | None,
         shapes = Counter(found for value in lists if (found := _shape(value.as_py())))
         own = shapes.most_common(1)[0][0] if shapes else field.shape
         right_depth = shape is None or len(shape) == len(field.shape)
-        agrees = right_depth and (shape is None or not len(lists) or bool(_fits(lists, shape).any()))
+        agrees = right_depth and (
+            shape is None or not len(lists) or bool(_fits(lists, shape).any())
+        )
     if not agrees:
         raise ValueError(f"'{path}' has {_spelt(own)} {field.name} in a row; {why}")
     if shape is None and (None in own or len(own) != len(field.shape)):
-        raise ValueError(f"'{path}': column {shown(field.name)} must hold lists; those of its first rows are empty.")
+        raise ValueError(
+            f"'{path}': column {shown(field.name)} must hold lists; those of its first rows are empty."
+        )
     return field._replace(shape=shape or own)
 
 
@@ -82,7 +99,9 @@ def values(table: Any, field: Field) -> tuple[Array, Array]:
     """Return the array (N, *shape), and for each row the reason why it cannot be used, or ""."""
     reasons = np.full(len(table), "", dtype=object)
     if field.is_numbered:
-        numbers, nulls = zip(*(_numbers(table[own], field.type) for own in field.columns), strict=True)
+        numbers, nulls = zip(
+            *(_numbers(table[own], field.type) for own in field.columns), strict=True
+        )
         x, null = np.stack(numbers, 1), np.stack(nulls, 1)
     else:
         x, null = _unpacked(table[field.name], field, reasons)
@@ -100,7 +119,9 @@ def _unpacked(column: Any, field: Field, reasons: Array) -> tuple[Array, Array]:
     ok = _fits(lists, sizes)
     for i in np.flatnonzero(~ok):
         own = _shape(lists[int(i)].as_py())
-        reasons[i] = f"`{field.name}` is null" if own is None else f"`{field.name}` has {_sizes(own, shape)}"
+        reasons[i] = (
+            f"`{field.name}` is null" if own is None else f"`{field.name}` has {_sizes(own, shape)}"
+        )
     flat = lists.filter(pa.array(ok))
     for _ in sizes:
         flat = pc.list_flatten(flat)
@@ -124,7 +145,9 @@ def _numbers(column: Any, kind: Any) -> tuple[Array, Array]:
     column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     null = np.asarray(column.is_null()) if column.null_count else np.zeros(len(column), bool)
     column = column.cast(kind, safe=False)
-    return (column.fill_null(0) if column.null_count else column).to_numpy(zero_copy_only=False), null
+    return (column.fill_null(0) if column.null_count else column).to_numpy(
+        zero_copy_only=False
+    ), null
 
 
 def _explain_faults(field: Field, x: Array, null: Array, reasons: Array) -> None:
@@ -133,13 +156,20 @@ def _explain_faults(field: Field, x: Array, null: Array, reasons: Array) -> None
     for i in np.flatnonzero(bad.any(1)):
         j = int(bad[i].argmax())
         what = "null" if null[i, j] else "NaN" if np.isnan(x[i, j]) else "infinite"
-        where = f"`{field.columns[j]}` is" if field.is_numbered else f"`{field.name}` at position {j} is"
+        where = (
+            f"`{field.columns[j]}` is"
+            if field.is_numbered
+            else f"`{field.name}` at position {j} is"
+        )
         reasons[i] = reasons[i] or f"{where} {what}"
 
 
 def _nested(path: Path, name: str, kind: Any) -> tuple[Any, tuple[int | None, ...]]:
     """Return the type of the numbers in lists of lists …, and the lengths that the type fixes."""
-    if isinstance(kind, pa.FixedShapeTensorType) and kind.permutation in (None, sorted(kind.permutation or [])):
+    if isinstance(kind, pa.FixedShapeTensorType) and kind.permutation in (
+        None,
+        sorted(kind.permutation or []),
+    ):
         return kind.value_type, tuple(kind.shape)
     shape: list[int | None] = []
     inner = kind
@@ -156,7 +186,9 @@ def _nested(path: Path, name: str, kind: Any) -> tuple[Any, tuple[int | None, ..
 
 def _number(path: Path, name: str, kind: Any, as_float: bool) -> Any:
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
-        raise TypeError(f"'{path}': column {shown(name)} must hold numbers; it holds values of type {shown(kind)}.")
+        raise TypeError(
+            f"'{path}': column {shown(name)} must hold numbers; it holds values of type {shown(kind)}."
+        )
     if not as_float and not pa.types.is_decimal(kind):
         return kind
     return pa.float32() if str(kind) in SMALL else pa.float64()

@@ -28,10 +28,14 @@ Header = dict[str, Any]
 Tensors = dict[str, Tensor]
 
 
-def save_calibrator(calibrator: Calibrator, path: str | Path, *, fingerprint: str | None = None) -> None:
+def save_calibrator(
+    calibrator: Calibrator, path: str | Path, *, fingerprint: str | None = None
+) -> None:
     """Write a fitted calibrator to ``path``, with the ``fingerprint`` of the backbone that it was fitted for."""
     if calibrator.n_classes is None:
-        raise NotFittedError(f"This {type(calibrator).__name__} is not fitted yet. Call fit(outputs, labels) first.")
+        raise NotFittedError(
+            f"This {type(calibrator).__name__} is not fitted yet. Call fit(outputs, labels) first."
+        )
     description = {
         "method": _method(calibrator),
         "settings": calibrator.settings,
@@ -48,13 +52,19 @@ def load_calibrator(path: str | Path) -> tuple[Calibrator, Header]:
     method = header["method"]
     if method not in CALIBRATORS:
         known = ", ".join(CALIBRATORS)
-        raise ValueError(f"'{path}' holds the method {method!r}; this version knows {known}. {_remedy(header)}")
+        raise ValueError(
+            f"'{path}' holds the method {method!r}; this version knows {known}. {_remedy(header)}"
+        )
     try:
         calibrator = CALIBRATORS[method](**header["settings"])
         calibrator.build(header["n_classes"], header["n_features"])
-        calibrator.load_state_dict(tensors, assign=True)  # assigned, so that the dtypes are those of the file
+        calibrator.load_state_dict(
+            tensors, assign=True
+        )  # assigned, so that the dtypes are those of the file
     except (TypeError, RuntimeError) as error:
-        raise ValueError(f"'{path}' does not fit this version's {method!r}. {_remedy(header)}") from error
+        raise ValueError(
+            f"'{path}' does not fit this version's {method!r}. {_remedy(header)}"
+        ) from error
     return calibrator.requires_grad_(False).eval(), header
 
 
@@ -91,7 +101,10 @@ def _remedy(header: Header) -> str:
 
 
 def _write(path: Path, kind: str, description: Header, tensors: Tensors) -> None:
-    tensors = {name: x.detach().cpu().clone(memory_format=torch.contiguous_format) for name, x in tensors.items()}
+    tensors = {
+        name: x.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, x in tensors.items()
+    }
     versions = {"simplexcal": __version__, "torch": str(torch.__version__)}
     header = {"format": FORMAT, "kind": kind, "versions": versions, **description}
     header["checksum"] = _checksum(header, tensors)
@@ -104,27 +117,37 @@ def _read(path: Path, kind: str) -> tuple[Header, Tensors]:
     try:
         with safe_open(path, "pt") as file:
             header = _header(path, (file.metadata() or {}).get(KEY))
-            tensors = {name: file.get_tensor(name).clone() for name in sorted(file.keys())}  # the file itself is mapped
+            tensors = {
+                name: file.get_tensor(name).clone() for name in sorted(file.keys())
+            }  # the file itself is mapped
     except SafetensorError as error:
         raise ValueError(
             f"'{path}' is not a whole safetensors file ({error}). It was cut short, damaged, or is of another kind: "
             "save it again."
         ) from error
     if header.get("checksum") != _checksum(header, tensors):
-        raise ValueError(f"'{path}' is damaged or was edited: its checksum is wrong. Save it again.")
+        raise ValueError(
+            f"'{path}' is damaged or was edited: its checksum is wrong. Save it again."
+        )
     if (other := header["kind"]) != kind:
-        raise ValueError(f"'{path}' is of kind {other!r}, not {kind!r}. Read it with simplexcal.io.load_{other}.")
+        raise ValueError(
+            f"'{path}' is of kind {other!r}, not {kind!r}. Read it with simplexcal.io.load_{other}."
+        )
     return header, tensors
 
 
 def _header(path: Path, text: str | None) -> Header:
     if text is None:
-        raise ValueError(f"'{path}' was not written by simplexcal: its header is missing. Pass a file from `save`.")
+        raise ValueError(
+            f"'{path}' was not written by simplexcal: its header is missing. Pass a file from `save`."
+        )
     try:
         header: Header = json.loads(text)
         newer = header["format"] > FORMAT
     except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"'{path}' is damaged or was edited: its header cannot be read. Save it again.") from error
+        raise ValueError(
+            f"'{path}' is damaged or was edited: its header cannot be read. Save it again."
+        ) from error
     if newer:
         raise ValueError(
             f"'{path}' was written by a newer simplexcal, in format {header['format']}; this version reads format "
@@ -151,4 +174,6 @@ def _number(value: object) -> object:
     """Return a number of numpy's, which a setting may be, as one of Python's."""
     if isinstance(value, np.generic):
         return value.item()
-    raise TypeError(f"Settings must be plain numbers and text; got {type(value).__name__}, not JSON serializable.")
+    raise TypeError(
+        f"Settings must be plain numbers and text; got {type(value).__name__}, not JSON serializable."
+    )

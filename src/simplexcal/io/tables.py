@@ -27,8 +27,18 @@ from simplexcal.io._columns import Array, Columns, shown
 from simplexcal.io._npz import npz_bytes, read_npz, read_safetensors, safetensors_bytes
 from simplexcal.types import Outputs, Prediction
 
-READERS = {".npz": read_npz, ".safetensors": read_safetensors, ".parquet": read_parquet, ".csv": read_csv}
-WRITERS = {".npz": npz_bytes, ".safetensors": safetensors_bytes, ".parquet": parquet_bytes, ".csv": csv_bytes}
+READERS = {
+    ".npz": read_npz,
+    ".safetensors": read_safetensors,
+    ".parquet": read_parquet,
+    ".csv": read_csv,
+}
+WRITERS = {
+    ".npz": npz_bytes,
+    ".safetensors": safetensors_bytes,
+    ".parquet": parquet_bytes,
+    ".csv": csv_bytes,
+}
 UNCERTAINTIES = ("aleatoric", "epistemic", "mutual_information")
 
 
@@ -59,14 +69,18 @@ def check_suffix(path: str | Path) -> str:
     """Return the file's suffix if it is one of those that can be read and written."""
     suffix = Path(path).suffix.lower()
     if suffix not in READERS:
-        raise ValueError(f"'{path}' must end in {', '.join(READERS)}, which tells its format; got {suffix!r}.")
+        raise ValueError(
+            f"'{path}' must end in {', '.join(READERS)}, which tells its format; got {suffix!r}."
+        )
     return suffix
 
 
-def read_outputs(path: str | Path, input: str, *, images: bool = False) -> Table:  # noqa: A002
+def read_outputs(path: str | Path, input: str, *, images: bool = False) -> Table:
     """Read outputs, taken from the file's "logits" or "probs" as ``input`` says; nothing is guessed."""
     if input not in ("logits", "probs"):
-        raise ValueError(f'`input` must be "logits" or "probs", as the file holds them; got {input!r}.')
+        raise ValueError(
+            f'`input` must be "logits" or "probs", as the file holds them; got {input!r}.'
+        )
     other = "probs" if input == "logits" else "logits"
     columns = _read(path, [input, "features", "head_weight", "head_bias", *_optional(images)])
     _check_there(columns, input, other, f"Pass --input {other} if they are what you mean.")
@@ -88,7 +102,9 @@ def read_inputs(path: str | Path, *, images: bool = False) -> Inputs:
     _check_there(columns, "inputs", "logits", "Saved outputs need no model: pass --input logits.")
     inputs = torch.from_numpy(columns.numbers("inputs"))
     n = len(inputs)
-    return Inputs(inputs, _labels(columns, n), _images(columns, n), _class_names(columns), _ids(columns, n))
+    return Inputs(
+        inputs, _labels(columns, n), _images(columns, n), _class_names(columns), _ids(columns, n)
+    )
 
 
 def read_predictions(path: str | Path) -> tuple[Prediction, Tensor | None]:
@@ -103,7 +119,9 @@ def read_predictions(path: str | Path) -> tuple[Prediction, Tensor | None]:
     if bool((outside := (label < 0) | (label >= k)).any()):
         i = int(outside.int().argmax())
         found = f"found {int(label[i])} in row {i}"
-        raise ValueError(f"'{path}': `predicted` must lie in 0..{k - 1} for {k} columns of probs; {found}.")
+        raise ValueError(
+            f"'{path}': `predicted` must lie in 0..{k - 1} for {k} columns of probs; {found}."
+        )
     uncertainties = {name: columns.floats(name, (n,)) for name in UNCERTAINTIES if name in columns}
     return Prediction(probs, label, **uncertainties), _labels(columns, n)
 
@@ -139,7 +157,9 @@ def _optional(images: bool) -> list[str]:
 def _read(path: str | Path, wanted: list[str]) -> Columns:
     reader, path = READERS[check_suffix(path)], Path(path)
     if path.is_fifo():
-        raise ValueError(f"'{path}' is a pipe, and tables are read more than once. Write it to a file first.")
+        raise ValueError(
+            f"'{path}' is a pipe, and tables are read more than once. Write it to a file first."
+        )
     with path.open("rb"):  # what the system has to say about a path, it says itself
         return reader(path, wanted)
 
@@ -177,7 +197,7 @@ def _labels(columns: Columns, n: int) -> Tensor | None:
     return columns.class_numbers("labels", n) if "labels" in columns else None
 
 
-def _outputs(columns: Columns, input: str) -> Outputs:  # noqa: A002
+def _outputs(columns: Columns, input: str) -> Outputs:
     values = columns.floats(input)
     features = columns.floats("features") if "features" in columns else None
     if input == "logits":
@@ -191,12 +211,16 @@ def _head(columns: Columns, outputs: Outputs) -> nn.Linear | None:
     """Return the last linear layer, frozen."""
     if "head_weight" not in columns:
         if "head_bias" in columns:
-            raise ValueError(f"'{columns.path}' holds `head_bias` and no `head_weight`. Add it, or leave out both.")
+            raise ValueError(
+                f"'{columns.path}' holds `head_bias` and no `head_weight`. Add it, or leave out both."
+            )
         return None
     k, d, biased = outputs.n_classes, outputs.n_features, "head_bias" in columns
     weight = columns.floats("head_weight", None if d is None else (k, d))
     columns.check_shape("head_weight", (k, weight.shape[-1]))
-    head: nn.Linear = nn.utils.skip_init(nn.Linear, weight.shape[1], k, bias=biased, dtype=weight.dtype)
+    head: nn.Linear = nn.utils.skip_init(
+        nn.Linear, weight.shape[1], k, bias=biased, dtype=weight.dtype
+    )
     head.weight.data = weight
     if biased:
         head.bias.data = columns.floats("head_bias", (k,)).to(weight)
@@ -209,7 +233,9 @@ def _images(columns: Columns, n: int) -> Tensor | None:
     x = columns.arrays["images"]
     if x.dtype != np.uint8 or x.ndim not in (3, 4) or len(x) != n or x.shape[3:] not in ((), (3,)):
         expected = f"uint8 with shape ({n}, H, W) or ({n}, H, W, 3)"
-        raise ValueError(f"'{columns.path}': `images` must be {expected}; got {shown(x.dtype)} {x.shape}.")
+        raise ValueError(
+            f"'{columns.path}': `images` must be {expected}; got {shown(x.dtype)} {x.shape}."
+        )
     return torch.from_numpy(columns.numbers("images"))
 
 
@@ -228,6 +254,8 @@ def _ids(columns: Columns, n: int) -> Array | None:
         return None
     columns.check_shape("id", (n,))
     x = columns.arrays["id"]
-    if x.dtype.kind not in "iuUO" or (x.dtype == object and not all(isinstance(key, str) for key in x)):
+    if x.dtype.kind not in "iuUO" or (
+        x.dtype == object and not all(isinstance(key, str) for key in x)
+    ):
         raise TypeError(f"'{columns.path}': `id` must be integers or text; got {shown(x.dtype)}.")
     return x

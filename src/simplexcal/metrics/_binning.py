@@ -30,14 +30,18 @@ def equal_mass(confidence: Tensor, n_bins: int) -> Tensor:
 
     Equal confidences share a bin, so the order of the rows does not matter; some bins may then be empty.
     """
-    rank = (torch.arange(1, n_bins, device=confidence.device) * len(confidence) + n_bins - 1) // n_bins
+    rank = (
+        torch.arange(1, n_bins, device=confidence.device) * len(confidence) + n_bins - 1
+    ) // n_bins
     return confidence.sort().values[rank - 1]
 
 
 def sums(confidence: Tensor, correct: Tensor, inner: Tensor) -> Sums:
     """Sum over the bins with these inner edges."""
     confidence_, correct_ = confidence.double(), correct.double()
-    values = torch.stack([torch.ones_like(correct_), confidence_, correct_, (correct_ - confidence_).square()])
+    values = torch.stack(
+        [torch.ones_like(correct_), confidence_, correct_, (correct_ - confidence_).square()]
+    )
     total = values.new_zeros(len(values), len(inner) + 1)
     return Sums(*total.index_add_(1, torch.bucketize(confidence, inner), values))
 

@@ -30,8 +30,12 @@ def observe(confidence: Tensor, correct: Tensor, n_bins: int) -> Observed:
     """Return what the truths and their noise are made from."""
     inner, n, p = equal_width(confidence, n_bins), len(confidence), confidence.double()
     s = sums(confidence, correct, inner)
-    variance = torch.zeros_like(s.n).index_add_(0, torch.bucketize(confidence, inner), p * (1 - p)) / n**2
-    rate = ((s.correct + s.confidence) / 2 + 1) / (s.n + 2)  # a bin without errors is not sure to have none
+    variance = (
+        torch.zeros_like(s.n).index_add_(0, torch.bucketize(confidence, inner), p * (1 - p)) / n**2
+    )
+    rate = ((s.correct + s.confidence) / 2 + 1) / (
+        s.n + 2
+    )  # a bin without errors is not sure to have none
     standard_error = (s.n * rate * (1 - rate)).sqrt() / n
     every = (s.n / n, s.confidence / n, s.excess / n, standard_error, variance)
     return Observed(n, *(values[s.n > 0] for values in every))
@@ -45,7 +49,9 @@ def truths(seen: Observed) -> Tensor:
     """
     error, scale = float(seen.excess.abs().sum()), float(seen.standard_error.sum())
     lowest, highest = max(0.0, error - REACH * scale), error + REACH * scale
-    total = torch.linspace(lowest, highest, N_TRUTHS, device=seen.excess.device, dtype=torch.float64).unsqueeze(-1)
+    total = torch.linspace(
+        lowest, highest, N_TRUTHS, device=seen.excess.device, dtype=torch.float64
+    ).unsqueeze(-1)
     none_left = (seen.excess / seen.standard_error).square().max() * (1 + 1e-9)
     low, high = torch.full_like(total, -((highest / scale) ** 2)), none_left.expand_as(total)
     for _ in range(60):
@@ -69,11 +75,15 @@ def simulated(seen: Observed, truth: Tensor, noise: Tensor, normal: Tensor) -> T
     return torch.stack([(t + a * noise + b * normal).abs().sum(-1) for t, a, b in rows])
 
 
-def not_rejected(truth: Tensor, simulated: Tensor, observed: Tensor, level: float) -> tuple[Tensor, Tensor]:
+def not_rejected(
+    truth: Tensor, simulated: Tensor, observed: Tensor, level: float
+) -> tuple[Tensor, Tensor]:
     """Return the ends of the total errors of ``truth`` whose simulated ECE agrees with the observed one."""
     total = truth.abs().sum(-1)
     middle = simulated.median(-1).values.cummax(0).values
-    distance = (_interpolate(simulated, middle, total) - total.unsqueeze(-1)).abs().quantile(level, -1)
+    distance = (
+        (_interpolate(simulated, middle, total) - total.unsqueeze(-1)).abs().quantile(level, -1)
+    )
     slack = distance - (_interpolate(observed, middle, total) - total).abs()
     kept = torch.nonzero(slack >= slack.max().clamp_max(0)).squeeze(-1)
     return _crossing(total, slack, int(kept[0]), -1), _crossing(total, slack, int(kept[-1]), 1)

@@ -35,7 +35,9 @@ def equal_mass_reliability(confidence: Tensor, correct: Tensor, n_bins: int = 10
     """Return the same for the bins of ``adaptive_ece``; they span the confidences that occur."""
     confidence, correct = check_judged(confidence, correct)
     inner = equal_mass(confidence, check_count("n_bins", n_bins))
-    return _bins(confidence, correct, torch.cat([confidence.min().view(1), inner, confidence.max().view(1)]))
+    return _bins(
+        confidence, correct, torch.cat([confidence.min().view(1), inner, confidence.max().view(1)])
+    )
 
 
 def ece(confidence: Tensor, correct: Tensor, n_bins: int = 10) -> Tensor:
@@ -53,7 +55,9 @@ def adaptive_ece(confidence: Tensor, correct: Tensor, n_bins: int = 10) -> Tenso
     Nguyen & O'Connor (2015); AdaECE of Mukhoti et al. (2020). Equal confidences are never parted.
     """
     confidence, correct = check_judged(confidence, correct)
-    return _l1(sums(confidence, correct, equal_mass(confidence, check_count("n_bins", n_bins)))).to(confidence.dtype)
+    return _l1(sums(confidence, correct, equal_mass(confidence, check_count("n_bins", n_bins)))).to(
+        confidence.dtype
+    )
 
 
 def maximum_ce(confidence: Tensor, correct: Tensor, n_bins: int = 10) -> Tensor:

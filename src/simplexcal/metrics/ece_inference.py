@@ -6,7 +6,13 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from simplexcal._validation import check_confidence, check_count, check_fraction, check_generator, check_judged
+from simplexcal._validation import (
+    check_confidence,
+    check_count,
+    check_fraction,
+    check_generator,
+    check_judged,
+)
 from simplexcal.metrics._binning import equal_width
 from simplexcal.metrics._test_inversion import not_rejected, observe, simulated, truths
 from simplexcal.metrics.calibration_error import Bins
@@ -90,7 +96,9 @@ def _noise(confidence: Tensor, n_bins: int, n_trials: int, generator: Generator)
     """
     check_count("n_trials", n_trials)
     confidence = confidence.to(generator.device)
-    index, order = torch.bucketize(confidence, equal_width(confidence, check_count("n_bins", n_bins))).sort()
+    index, order = torch.bucketize(
+        confidence, equal_width(confidence, check_count("n_bins", n_bins))
+    ).sort()
     confidence, sizes = confidence[order], index.unique_consecutive(return_counts=True)[1].tolist()
     n, hits = len(confidence), []
     for part in torch.arange(n_trials).split(max(1, CHUNK // n)):

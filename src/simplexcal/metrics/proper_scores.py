@@ -30,7 +30,14 @@ def nll(probs: Tensor, labels: Tensor) -> Tensor:
     A probability of 0 counts as the smallest normal number of its dtype: 87 nats in float32, 708 in float64.
     """
     probs, labels = check_classified(probs, labels)
-    return -_own(probs, labels).clamp_min(torch.finfo(probs.dtype).tiny).double().log().mean().to(probs.dtype)
+    return (
+        -_own(probs, labels)
+        .clamp_min(torch.finfo(probs.dtype).tiny)
+        .double()
+        .log()
+        .mean()
+        .to(probs.dtype)
+    )
 
 
 def brier(probs: Tensor, labels: Tensor) -> Tensor:
@@ -55,7 +62,9 @@ def brier_split(probs: Tensor, labels: Tensor, n_bins: int = 10) -> BrierSplit:
     probs, labels = check_classified(probs, labels)
     count, excess, square = _class_sums(probs, labels, check_count("n_bins", n_bins))
     calibration = (count * unbiased_square(count, excess, square)).sum() / len(probs)
-    return BrierSplit(calibration.to(probs.dtype), (_brier(probs, labels) - calibration).to(probs.dtype))
+    return BrierSplit(
+        calibration.to(probs.dtype), (_brier(probs, labels) - calibration).to(probs.dtype)
+    )
 
 
 def classwise_ece(probs: Tensor, labels: Tensor, n_bins: int = 10) -> Tensor:
@@ -88,7 +97,11 @@ def _class_sums(probs: Tensor, labels: Tensor, n_bins: int) -> tuple[Tensor, Ten
     count, p, p_square = _probability_sums(probs, n_bins)
     own = _own(probs, labels)
     hits = torch.stack([torch.ones_like(own, dtype=torch.float64), 1 - 2 * own.double()])
-    y, y_square = hits.new_zeros(2, p.numel()).index_add_(1, _flat_bins(own, labels, n_bins), hits).view(2, *p.shape)
+    y, y_square = (
+        hits.new_zeros(2, p.numel())
+        .index_add_(1, _flat_bins(own, labels, n_bins), hits)
+        .view(2, *p.shape)
+    )
     return count, y - p, p_square + y_square  # x² = p² without the label, p² + 1 - 2p with it
 
 
@@ -104,7 +117,9 @@ def _probability_sums(probs: Tensor, n_bins: int) -> Tensor:
     first_edge = torch.ones_like(probs[0, 0]) / n_bins
     for part in _chunks(probs):
         double = part.double()
-        total += torch.stack([torch.full_like(total[0], len(part)), double.sum(0), double.square().sum(0)])
+        total += torch.stack(
+            [torch.full_like(total[0], len(part)), double.sum(0), double.square().sum(0)]
+        )
         row, column = torch.nonzero(part > first_edge, as_tuple=True)
         p = double[row, column]
         at = _flat_bins(part[row, column], column, n_bins)

@@ -67,7 +67,9 @@ def _above(score: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
     """Count positives and negatives with a score at or above each distinct value, from none to all of them."""
     score, positive = check_scored(score, positive)
     _, group = torch.unique(-score, return_inverse=True)
-    counts = [torch.bincount(group, weights=which.double()).cumsum(0) for which in (positive, ~positive)]
+    counts = [
+        torch.bincount(group, weights=which.double()).cumsum(0) for which in (positive, ~positive)
+    ]
     true, false = (torch.cat([count.new_zeros(1), count]) for count in counts)
     return true, false
 

@@ -57,7 +57,9 @@ class ExportableConcrete(nn.Module):
             "ratios": (points + 1) * (LAST_RATIO / 2),
             "alternating": (-1.0) ** np.arange(len(points)) * np.sqrt(1 - points**2),
             "derivative": values @ kernel.derivative.numpy() @ np.linalg.inv(values),
-            "nodes": (values @ kernel.nodes.numpy().reshape(len(points), -1)).reshape(kernel.nodes.shape),
+            "nodes": (values @ kernel.nodes.numpy().reshape(len(points), -1)).reshape(
+                kernel.nodes.shape
+            ),
             "collect": np.pad(kernel.collect.numpy(), ((0, 1), (0, 0))),
             "share": kernel.share.numpy(),
             "unit_step": kernel.unit_step.numpy(),
@@ -71,7 +73,9 @@ class ExportableConcrete(nn.Module):
             "eps": np.array(torch.finfo(dtype).eps),
         }
         for name, array in {**double, **own}.items():
-            self.register_buffer(name, torch.from_numpy(array).to(dtype if name in own else torch.float64))
+            self.register_buffer(
+                name, torch.from_numpy(array).to(dtype if name in own else torch.float64)
+            )
 
     def forward(self, logits: Tensor, temperature: Tensor) -> Moments:
         """Return the moments; ``concrete._moments`` has the formulas."""
@@ -118,5 +122,7 @@ class ExportableConcrete(nn.Module):
     def _keep_order(self, probs: Tensor, logits: Tensor) -> Tensor:
         """Give the largest logit the strictly largest entry, and tied logits equal ones."""
         best = probs.gather(-1, logits.argmax(-1, keepdim=True))
-        below = torch.minimum(probs, best - best * self.eps)  # a factor of 1 - ε would be taken for 1, and left out
+        below = torch.minimum(
+            probs, best - best * self.eps
+        )  # a factor of 1 - ε would be taken for 1, and left out
         return torch.where(logits == logits.amax(-1, keepdim=True), best, below)

@@ -19,7 +19,9 @@ LOGGERS = (
 )
 
 
-def convert(graph: nn.Module, tensors: dict[str, Tensor], outputs: Sequence[str], dynamic: Sequence[int]) -> Any:
+def convert(
+    graph: nn.Module, tensors: dict[str, Tensor], outputs: Sequence[str], dynamic: Sequence[int]
+) -> Any:
     """Return ``graph``, called with a list of ``tensors``, as an ONNX model.
 
     Its results are named by the first of ``outputs``. The ``dynamic`` dimensions of the tensors have any size.
@@ -29,7 +31,9 @@ def convert(graph: nn.Module, tensors: dict[str, Tensor], outputs: Sequence[str]
     shapes = [{dim: _size(dim) for dim in dynamic if dim < x.dim()} for x in tensors.values()]
     with torch.no_grad(), _quiet():
         # Traced by torch.export itself: where this fails, torch.onnx.export would fix the size of the batch, silently.
-        program = torch.export.export(graph, (list(tensors.values()),), dynamic_shapes=(shapes,), strict=False)
+        program = torch.export.export(
+            graph, (list(tensors.values()),), dynamic_shapes=(shapes,), strict=False
+        )
         converted: Any = torch.onnx.export(
             program,
             dynamo=True,
@@ -50,7 +54,11 @@ def reason(error: BaseException) -> str:
     """Return the first thing that the root of an error of ``convert`` gives for a reason."""
     while error.__cause__ is not None:
         error = error.__cause__
-    lines = [line.strip(" -") for line in str(error).splitlines() if not line.startswith("Constraints violated")]
+    lines = [
+        line.strip(" -")
+        for line in str(error).splitlines()
+        if not line.startswith("Constraints violated")
+    ]
     return " ".join(next(filter(None, lines), type(error).__name__).split()).rstrip(".")
 
 
@@ -69,7 +77,9 @@ def _quiet() -> Iterator[None]:
             logger.setLevel(logging.CRITICAL)
         with warnings.catch_warnings(), redirect_stderr(StringIO()):
             # torch warns of its own use of its own class
-            warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)` is deprecated", FutureWarning)
+            warnings.filterwarnings(
+                "ignore", r"`isinstance\(treespec, LeafSpec\)` is deprecated", FutureWarning
+            )
             yield
     finally:
         for logger, level in zip(loggers, levels, strict=True):
@@ -85,4 +95,6 @@ def _tidy(graph: Any) -> None:
     for value in (*graph.input, *graph.output):
         for i, dim in enumerate(value.type.tensor_type.shape.dim):
             if dim.dim_param:
-                dim.dim_param = names.setdefault(dim.dim_param, f"{value.name}_{i}" if i else "batch")
+                dim.dim_param = names.setdefault(
+                    dim.dim_param, f"{value.name}_{i}" if i else "batch"
+                )

@@ -42,7 +42,12 @@ class Example(NamedTuple):
 
 @torch.inference_mode(False)  # tensors of the inference mode cannot be traced
 def export_model(
-    backbone: Backbone, calibrator: Calibrator, path: str | Path, example_inputs: Any, *, dynamic: Sequence[int] = (0,)
+    backbone: Backbone,
+    calibrator: Calibrator,
+    path: str | Path,
+    example_inputs: Any,
+    *,
+    dynamic: Sequence[int] = (0,),
 ) -> Exported:
     """Write network and calibrator as one graph from inputs to label, probs, confidence and uncertainties.
 
@@ -51,7 +56,9 @@ def export_model(
     may have any size, in every input that has them: 0 is the batch; (0, 1) lets texts have any length too.
     """
     _check_ready(calibrator, path)
-    outputs = backbone(example_inputs)  # finds the head, and says what is wrong with network or inputs
+    outputs = backbone(
+        example_inputs
+    )  # finds the head, and says what is wrong with network or inputs
     example = _example(example_inputs, outputs.logits.device)
     calibrator.to(outputs.logits.device)
     graph = Graph(Network(backbone, example.pack), calibrator, outputs.logits.dtype)
@@ -64,7 +71,11 @@ def export_model(
 
 @torch.inference_mode(False)
 def export_calibrator(
-    calibrator: Calibrator, path: str | Path, *, dtype: torch.dtype = torch.float32, fingerprint: str | None = None
+    calibrator: Calibrator,
+    path: str | Path,
+    *,
+    dtype: torch.dtype = torch.float32,
+    fingerprint: str | None = None,
 ) -> Exported:
     """Write the calibrator alone: inputs are "logits" (N, K) of ``dtype`` and, if it takes them, "features" (N, D).
 
@@ -77,7 +88,11 @@ def export_calibrator(
     _check_ready(calibrator, path)
     device = next((x.device for x in calibrator.state_dict().values()), torch.device("cpu"))
     sizes = {"logits": calibrator.n_classes, "features": calibrator.n_features}
-    tensors = {name: torch.zeros(2, n, dtype=dtype, device=device) for name, n in sizes.items() if n is not None}
+    tensors = {
+        name: torch.zeros(2, n, dtype=dtype, device=device)
+        for name, n in sizes.items()
+        if n is not None
+    }
     graph = Graph(CalibratorAlone(), calibrator, dtype)
     _check_size(graph)
     with _blaming(f"This {type(calibrator).__name__}", METHOD_REMEDY):
@@ -93,9 +108,13 @@ def _check_ready(calibrator: Calibrator, path: str | Path) -> None:
             f'Exporting needs {" and ".join(missing)}, which is not installed. Run pip install "simplexcal[onnx]".'
         )
     if calibrator.n_classes is None:
-        raise NotFittedError(f"This {type(calibrator).__name__} is not fitted yet. Call fit(outputs, labels) first.")
+        raise NotFittedError(
+            f"This {type(calibrator).__name__} is not fitted yet. Call fit(outputs, labels) first."
+        )
     if not Path(path).parent.is_dir():
-        raise FileNotFoundError(f"'{path}' is to be written to a folder that does not exist. Make it first.")
+        raise FileNotFoundError(
+            f"'{path}' is to be written to a folder that does not exist. Make it first."
+        )
 
 
 def _check_size(graph: Graph) -> None:
@@ -118,14 +137,20 @@ def _example(x: Any, device: torch.device) -> Example:
             )
     tensors = {name: torch.as_tensor(part).to(device) for name, part in parts.items()}
     if len(sizes := {len(part) for part in tensors.values()}) != 1:
-        raise ValueError(f"`example_inputs` must have the same number of rows in every part; got {sorted(sizes)}.")
-    return Example({name: torch.cat([t, t]) if len(t) == 1 else t for name, t in tensors.items()}, pack)
+        raise ValueError(
+            f"`example_inputs` must have the same number of rows in every part; got {sorted(sizes)}."
+        )
+    return Example(
+        {name: torch.cat([t, t]) if len(t) == 1 else t for name, t in tensors.items()}, pack
+    )
 
 
 def _named(x: Any) -> tuple[dict[str, Any], Callable[[list[Tensor]], Any]]:
     if isinstance(x, Mapping):
         names = list(x)
-        return {str(name): part for name, part in x.items()}, lambda tensors: dict(zip(names, tensors, strict=True))
+        return {str(name): part for name, part in x.items()}, lambda tensors: dict(
+            zip(names, tensors, strict=True)
+        )
     if isinstance(x, tuple | list):
         return {f"input_{i}": part for i, part in enumerate(x)}, list
     return {"inputs": x}, itemgetter(0)
@@ -149,10 +174,17 @@ def _drop_unused_inputs(graph: Any) -> None:
 def _write(model: Any, path: Path, calibrator: Calibrator, fingerprint: str | None) -> Exported:
     import onnx
 
-    method = next((name for name, kind in CALIBRATORS.items() if kind is type(calibrator)), type(calibrator).__name__)
+    method = next(
+        (name for name, kind in CALIBRATORS.items() if kind is type(calibrator)),
+        type(calibrator).__name__,
+    )
     model.producer_name, model.producer_version = "simplexcal", simplexcal.__version__
     facts = {"method": method, "fingerprint": fingerprint, "torch": str(torch.__version__)}
-    onnx.helper.set_model_props(model, {name: fact for name, fact in facts.items() if fact is not None})
+    onnx.helper.set_model_props(
+        model, {name: fact for name, fact in facts.items() if fact is not None}
+    )
     onnx.checker.check_model(model, full_check=True)
     atomic_write(path, model.SerializeToString(deterministic=True))
-    return Exported(method, [x.name for x in model.graph.input], [x.name for x in model.graph.output])
+    return Exported(
+        method, [x.name for x in model.graph.input], [x.name for x in model.graph.output]
+    )

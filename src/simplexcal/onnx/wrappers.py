@@ -36,7 +36,9 @@ class Network(nn.Module):
     def __init__(self, backbone: Backbone, pack: Callable[[list[Tensor]], Any]) -> None:
         super().__init__()
         self.net, self.pack = backbone.net, pack
-        self.head_name = next(name for name, layer in backbone.net.named_modules() if layer is backbone.head)
+        self.head_name = next(
+            name for name, layer in backbone.net.named_modules() if layer is backbone.head
+        )
 
     def forward(self, inputs: list[Tensor]) -> Traced:
         """Return the network's outputs."""
@@ -64,7 +66,9 @@ class Adaptive(nn.Module):
     def forward(self, outputs: Outputs) -> Prediction:
         """Return what the calibrator does."""
         features = features_of(outputs, self.calibrator._first)
-        temperature = self.calibrator._temperature(self.calibrator._encode(features).mean).to(outputs.logits.dtype)
+        temperature = self.calibrator._temperature(self.calibrator._encode(features).mean).to(
+            outputs.logits.dtype
+        )
         return Prediction((outputs.logits / temperature.unsqueeze(-1)).softmax(-1), outputs.label)
 
 
@@ -83,7 +87,9 @@ class Simplex(nn.Module):
         both = [self.calibrator.concrete(outputs)]
         if self.calibrator.likelihood_head is not None and self.calibrator.beta > 0:
             both.append(self.calibrator._likely(outputs))
-        m = self.moments(torch.cat([d.logits for d in both]), torch.cat([d.temperature for d in both]))
+        m = self.moments(
+            torch.cat([d.logits for d in both]), torch.cat([d.temperature for d in both])
+        )
         n = outputs.logits.shape[0]
         return Prediction(m.mean[-n:], outputs.label, m.expected_entropy[:n], m.entropy[:n])
 
@@ -99,12 +105,16 @@ class Graph(nn.Module):
 
     def __init__(self, source: nn.Module, calibrator: Calibrator, dtype: torch.dtype) -> None:
         super().__init__()
-        make = STAND_INS.get(type(calibrator))  # not a subclass's, which may predict in a way of its own
+        make = STAND_INS.get(
+            type(calibrator)
+        )  # not a subclass's, which may predict in a way of its own
         self.source, self.method = source, calibrator if make is None else make(calibrator, dtype)
 
     def forward(self, inputs: list[Tensor]) -> tuple[Tensor, ...]:
         """Return the outputs that there are, in the order of OUTPUTS."""
-        predict = self.method._predict if isinstance(self.method, Calibrator) else self.method  # without chunks of rows
+        predict = (
+            self.method._predict if isinstance(self.method, Calibrator) else self.method
+        )  # without chunks of rows
         prediction: Prediction = predict(self.source(inputs))
         return tuple(x for name in OUTPUTS if (x := getattr(prediction, name)) is not None)
 

@@ -25,14 +25,36 @@ def bin_rows(name: str, prediction: Prediction, correct: Tensor, n_bins: int) ->
     """Return a row for each bin that holds inputs: what is said there, how often it is right, and how sure that is."""
     bins = reliability(prediction.confidence, correct, n_bins)
     low, high = accuracy_band(bins)
-    columns = (bins.edges[:-1], bins.edges[1:], bins.count, bins.confidence, bins.accuracy, low, high)
+    columns = (
+        bins.edges[:-1],
+        bins.edges[1:],
+        bins.count,
+        bins.confidence,
+        bins.accuracy,
+        low,
+        high,
+    )
     return [_bin_row(name, *row) for row in _transposed(*columns) if row[2] > 0]
 
 
-def _bin_row(name: str, start: float, end: float, n: float, says: float, right: float, low: float, high: float) -> Row:
+def _bin_row(
+    name: str,
+    start: float,
+    end: float,
+    n: float,
+    says: float,
+    right: float,
+    low: float,
+    high: float,
+) -> Row:
     state = STATES[0] if says > high else STATES[2] if says < low else STATES[1]
     numbers = {"start": start, "end": end, "says": says, "right": right, "low": low, "high": high}
-    return {"method": name, **{key: round(x, 4) for key, x in numbers.items()}, "count": int(n), "state": state}
+    return {
+        "method": name,
+        **{key: round(x, 4) for key, x in numbers.items()},
+        "count": int(n),
+        "state": state,
+    }
 
 
 def curve_rows(name: str, prediction: Prediction, correct: Tensor) -> Rows:
@@ -52,7 +74,11 @@ def levels(prediction: Prediction, correct: Tensor) -> dict[str, list[Any]]:
     confidence, order = prediction.confidence.double().sort()
     steps = torch.arange(N_STEPS + 1, dtype=torch.float64) / N_STEPS
     kept = (len(confidence) - torch.searchsorted(confidence, steps)).tolist()
-    return {"kept": kept, "says": _means(confidence, kept), "right": _means(correct[order].double(), kept)}
+    return {
+        "kept": kept,
+        "says": _means(confidence, kept),
+        "right": _means(correct[order].double(), kept),
+    }
 
 
 def _means(values: Tensor, kept: list[int]) -> list[float | None]:
@@ -61,20 +87,42 @@ def _means(values: Tensor, kept: list[int]) -> list[float | None]:
     return [round(total[n] / n, 6) if n else None for n in kept]
 
 
-def point_rows(prediction: Prediction, labels: Tensor, names: list[str], generator: Generator) -> Rows:
+def point_rows(
+    prediction: Prediction, labels: Tensor, names: list[str], generator: Generator
+) -> Rows:
     """Return both uncertainties of at most ``N_POINTS`` random inputs; wrong ones come last, so they lie on top."""
     if prediction.aleatoric is None or prediction.epistemic is None:
         return []
-    finite = (prediction.aleatoric.isfinite() & prediction.epistemic.isfinite()).nonzero().squeeze(1)
+    finite = (
+        (prediction.aleatoric.isfinite() & prediction.epistemic.isfinite()).nonzero().squeeze(1)
+    )
     at = finite[torch.randperm(len(finite), generator=generator)[:N_POINTS]]
     at = at[(prediction.label[at] != labels[at]).int().argsort(stable=True)]
-    columns = (prediction.aleatoric, prediction.epistemic, prediction.confidence, prediction.label, labels)
+    columns = (
+        prediction.aleatoric,
+        prediction.epistemic,
+        prediction.confidence,
+        prediction.label,
+        labels,
+    )
     return [_point_row(names, *row) for row in _transposed(at, *(x[at] for x in columns))]
 
 
-def _point_row(names: list[str], i: int, aleatoric: float, epistemic: float, says: float, said: int, true: int) -> Row:
-    numbers = {"aleatoric": round(aleatoric, 4), "epistemic": round(epistemic, 3), "says": round(says, 4)}
-    return {"input": i, **numbers, "said": names[said], "true": names[true], "is": "right" if said == true else "wrong"}
+def _point_row(
+    names: list[str], i: int, aleatoric: float, epistemic: float, says: float, said: int, true: int
+) -> Row:
+    numbers = {
+        "aleatoric": round(aleatoric, 4),
+        "epistemic": round(epistemic, 3),
+        "says": round(says, 4),
+    }
+    return {
+        "input": i,
+        **numbers,
+        "said": names[said],
+        "true": names[true],
+        "is": "right" if said == true else "wrong",
+    }
 
 
 def describe_bins(rows: Rows, title: str) -> str:
@@ -110,8 +158,12 @@ def describe_points(rows: Rows, title: str) -> str:
     for is_ in ("right", "wrong"):
         inside = [row for row in rows if row["is"] == is_]
         if inside:
-            aleatoric, epistemic = (median(row[key] for row in inside) for key in ("aleatoric", "epistemic"))
-            medians.append(f"{count(len(inside))} {is_} ones at {aleatoric:.2f} and {epistemic:.1f} nats")
+            aleatoric, epistemic = (
+                median(row[key] for row in inside) for key in ("aleatoric", "epistemic")
+            )
+            medians.append(
+                f"{count(len(inside))} {is_} ones at {aleatoric:.2f} and {epistemic:.1f} nats"
+            )
     return f"Aleatoric against epistemic uncertainty by {title}, one dot an input; medians: {', '.join(medians)}."
 
 

@@ -24,12 +24,16 @@ def reliability_spec(method: str) -> Spec:
     y = alt.Y("right:Q", title="Is right", scale=SHARE, axis=_percent_axis())
     colour = alt.Color("state:N", scale=_colours(STATES, "wrong", "right", "low"), legend=None)
     shape = alt.Shape(
-        "state:N", scale=alt.Scale(domain=STATES, range=["triangle-down", "circle", "triangle-up"]), legend=None
+        "state:N",
+        scale=alt.Scale(domain=STATES, range=["triangle-down", "circle", "triangle-up"]),
+        legend=None,
     )
     diagonal = _chart(2).transform_calculate(says="datum.data", right="datum.data")
     diagonal = diagonal.mark_line(color="var(--muted)", strokeDash=[2, 4], strokeWidth=1.5)
     before = _chart("bins").transform_filter("datum.method === 'none' && method !== 'none'")
-    ghost = before.mark_line(color="var(--faint)", point={"fill": "var(--surface)", "stroke": "var(--faint)"})
+    ghost = before.mark_line(
+        color="var(--faint)", point={"fill": "var(--surface)", "stroke": "var(--faint)"}
+    )
     bars = bins.mark_rule(strokeWidth=7, strokeCap="round", opacity=0.3)
     points = bins.mark_point(filled=True, size=90, opacity=1)
     return _spec(
@@ -52,11 +56,26 @@ def histogram_spec(method: str) -> Spec:
     x = alt.X("start:Q", title="Says (confidence)", scale=SHARE, axis=alt.Axis(format=".0%"))
     faded = alt.condition("datum.end > threshold", alt.value(1), alt.value(0.4))
     axis = alt.Axis(format="~s", tickCount=3, minExtent=AXIS_WIDTH)
-    right, wrong = (parts.mark_bar(color=f"var(--{is_})", binSpacing=2) for is_ in ("right", "wrong"))
+    right, wrong = (
+        parts.mark_bar(color=f"var(--{is_})", binSpacing=2) for is_ in ("right", "wrong")
+    )
     return _spec(
         alt.layer(
-            right.encode(x, alt.X2("end"), alt.Y("zero:Q", title="Inputs", axis=axis), alt.Y2("hits"), opacity=faded),
-            wrong.encode(x, alt.X2("end"), alt.Y("hits:Q"), alt.Y2("count"), opacity=faded, tooltip=_bin_tooltip()),
+            right.encode(
+                x,
+                alt.X2("end"),
+                alt.Y("zero:Q", title="Inputs", axis=axis),
+                alt.Y2("hits"),
+                opacity=faded,
+            ),
+            wrong.encode(
+                x,
+                alt.X2("end"),
+                alt.Y("hits:Q"),
+                alt.Y2("count"),
+                opacity=faded,
+                tooltip=_bin_tooltip(),
+            ),
             _threshold_rule(),
         ),
         100,
@@ -67,7 +86,12 @@ def histogram_spec(method: str) -> Spec:
 def curve_spec(method: str, highest: float) -> Spec:
     """Draw the error rate of the surest inputs over their share; a rule stands where the threshold cuts."""
     curves = _chart("curves")
-    x = alt.X("coverage:Q", title="Answered (share of all inputs)", scale=SHARE, axis=alt.Axis(format=".0%"))
+    x = alt.X(
+        "coverage:Q",
+        title="Answered (share of all inputs)",
+        scale=SHARE,
+        axis=alt.Axis(format=".0%"),
+    )
     reach = alt.Scale(domain=[0, max(0.01, highest)], nice=True)
     y = alt.Y("risk:Q", title="Wrong among the answered", scale=reach, axis=_percent_axis())
     here = _chart().transform_calculate(coverage="answered", risk="wrong")
@@ -79,7 +103,9 @@ def curve_spec(method: str, highest: float) -> Spec:
             .transform_filter("datum.method === method")
             .encode(x, y),
             here.mark_rule(color="var(--ink)", strokeDash=[4, 3]).encode(x="coverage:Q"),
-            here.mark_point(filled=True, size=110, color="var(--ink)", opacity=1).encode(x="coverage:Q", y="risk:Q"),
+            here.mark_point(filled=True, size=110, color="var(--ink)", opacity=1).encode(
+                x="coverage:Q", y="risk:Q"
+            ),
         ),
         340,
         method=method,
@@ -94,12 +120,22 @@ def scatter_spec() -> Spec:
     scale, pale = _colours(("right", "wrong"), "right", "wrong"), alt.value("var(--faint)")
     chart = _chart("points").mark_point(size=34, strokeWidth=1.2, opacity=0.85)
     chart = chart.encode(
-        x=alt.X("aleatoric:Q", title="Aleatoric: how mixed the input looks (nats)", axis=alt.Axis(tickCount=6)),
-        y=alt.Y("epistemic:Q", title="Epistemic: how unfamiliar (nats)", scale=alt.Scale(zero=False)),
+        x=alt.X(
+            "aleatoric:Q",
+            title="Aleatoric: how mixed the input looks (nats)",
+            axis=alt.Axis(tickCount=6),
+        ),
+        y=alt.Y(
+            "epistemic:Q", title="Epistemic: how unfamiliar (nats)", scale=alt.Scale(zero=False)
+        ),
         stroke=alt.condition(brush, alt.Stroke("is:N", scale=scale, legend=None), pale),
         fill=alt.condition(brush, alt.Fill("is:N", scale=scale, legend=None), pale),
         fillOpacity=alt.condition("datum.says >= threshold", alt.value(0.7), alt.value(0)),
-        shape=alt.Shape("is:N", scale=alt.Scale(domain=["right", "wrong"], range=["circle", "diamond"]), legend=None),
+        shape=alt.Shape(
+            "is:N",
+            scale=alt.Scale(domain=["right", "wrong"], range=["circle", "diamond"]),
+            legend=None,
+        ),
         tooltip=[
             alt.Tooltip("input:Q", title="input"),
             alt.Tooltip("said:N"),
@@ -120,7 +156,11 @@ def _spec(chart: Any, height: int, **params: Any) -> Spec:
     return spec
 
 
-_INK: dict[str, Any] = {"labelColor": "var(--muted)", "titleColor": "var(--muted)", "titleFontWeight": 500}
+_INK: dict[str, Any] = {
+    "labelColor": "var(--muted)",
+    "titleColor": "var(--muted)",
+    "titleFontWeight": 500,
+}
 _CONFIG: dict[str, Any] = {
     "font": FONT,
     "aria": False,  # the page describes each chart as a whole; a thousand labelled points help nobody
@@ -153,6 +193,6 @@ def _colours(domain: tuple[str, ...], *names: str) -> Any:
 
 def _bin_tooltip() -> list[Any]:
     titles = {"says": "says", "right": "is right", "low": "95 % from", "high": "to"}
-    return [alt.Tooltip(f"{field}:Q", title=title, format=".1%") for field, title in titles.items()] + [
-        alt.Tooltip("count:Q", title="inputs")
-    ]
+    return [
+        alt.Tooltip(f"{field}:Q", title=title, format=".1%") for field, title in titles.items()
+    ] + [alt.Tooltip("count:Q", title="inputs")]

@@ -30,12 +30,19 @@ class Mistake:
 
 
 def most_confident_mistakes(
-    prediction: Prediction, labels: Tensor, before: Prediction | None, names: list[str], images: Images | None
+    prediction: Prediction,
+    labels: Tensor,
+    before: Prediction | None,
+    names: list[str],
+    images: Images | None,
 ) -> list[Mistake]:
     """Return the ``N_MISTAKES`` wrong predictions of the highest confidence, highest first."""
     wrong = (prediction.label != labels).nonzero().squeeze(1)
     order = prediction.confidence[wrong].argsort(descending=True, stable=True)
-    return [_mistake(i, prediction, labels, before, names, images) for i in wrong[order][:N_MISTAKES].tolist()]
+    return [
+        _mistake(i, prediction, labels, before, names, images)
+        for i in wrong[order][:N_MISTAKES].tolist()
+    ]
 
 
 def check_images(images: Images | None, n: int) -> None:
@@ -43,7 +50,9 @@ def check_images(images: Images | None, n: int) -> None:
     if images is None:
         return
     if not isinstance(images, Tensor | np.ndarray):
-        raise TypeError(f"`images` must be a tensor or an array; got {type(images).__name__}. Stack them first.")
+        raise TypeError(
+            f"`images` must be a tensor or an array; got {type(images).__name__}. Stack them first."
+        )
     shape = tuple(images.shape)
     has_channels = len(shape) == 4 and bool({shape[1], shape[3]} & {1, 3})
     if shape[:1] != (n,) or not (len(shape) == 3 or has_channels):
@@ -54,7 +63,12 @@ def check_images(images: Images | None, n: int) -> None:
 
 
 def _mistake(
-    i: int, prediction: Prediction, labels: Tensor, before: Prediction | None, names: list[str], images: Images | None
+    i: int,
+    prediction: Prediction,
+    labels: Tensor,
+    before: Prediction | None,
+    names: list[str],
+    images: Images | None,
 ) -> Mistake:
     said = int(prediction.label[i])
     return Mistake(
@@ -78,12 +92,16 @@ def _pixels(image: Images) -> NDArray[np.uint8]:
 
 def _array(image: Tensor) -> NDArray[Any]:
     image = image.detach().cpu()
-    return np.asarray(image.float() if image.is_floating_point() else image)  # numpy has no bfloat16
+    return np.asarray(
+        image.float() if image.is_floating_point() else image
+    )  # numpy has no bfloat16
 
 
 def _bytes(x: NDArray[Any]) -> NDArray[np.uint8]:
     if not np.issubdtype(x.dtype, np.floating):
-        raise TypeError(f"`images` must be bytes (uint8) or floating-point; got {x.dtype}. Convert them to uint8.")
+        raise TypeError(
+            f"`images` must be bytes (uint8) or floating-point; got {x.dtype}. Convert them to uint8."
+        )
     if not (x.min() >= 0 and x.max() <= 1):
         raise ValueError(
             f"`images` must lie between 0 and 1 if they are floating-point; found {x.min():g} to {x.max():g}. "

@@ -61,12 +61,16 @@ def write_report(
         "verdict": _verdict(predictions, labels, evaluations, focus),
         "summary": _summary(evaluations, focus),
         "table": score_table(evaluations),
-        "mistakes": most_confident_mistakes(predictions[focus], labels, predictions.get("none"), names, images),
+        "mistakes": most_confident_mistakes(
+            predictions[focus], labels, predictions.get("none"), names, images
+        ),
         "n_steps": chart_data.N_STEPS,
         "start": round(START * chart_data.N_STEPS),
         "n_wrong": int((predictions[focus].label != labels).sum()),
         "version": simplexcal.__version__,
-        **_charts(predictions, labels, names, focus, n_bins, generator or Generator().manual_seed(0)),
+        **_charts(
+            predictions, labels, names, focus, n_bins, generator or Generator().manual_seed(0)
+        ),
     }
     atomic_write(Path(path), _render(context).encode())
     return Path(path)
@@ -75,7 +79,9 @@ def write_report(
 def _checked(predictions: Mapping[str, Prediction]) -> Predictions:
     """Return the predictions on the CPU if there are any, all about the same inputs."""
     if not predictions:
-        raise ValueError("`predictions` is empty; pass a mapping from each method's name to its Prediction.")
+        raise ValueError(
+            "`predictions` is empty; pass a mapping from each method's name to its Prediction."
+        )
     first, shape = next((name, p.probs.shape) for name, p in predictions.items())
     for name, p in predictions.items():
         if p.probs.shape != shape:
@@ -88,7 +94,9 @@ def _checked(predictions: Mapping[str, Prediction]) -> Predictions:
 
 def _on_cpu(prediction: Prediction) -> Prediction:
     values = {field.name: getattr(prediction, field.name) for field in fields(Prediction)}
-    moved: dict[str, Any] = {name: None if x is None else x.detach().cpu() for name, x in values.items()}
+    moved: dict[str, Any] = {
+        name: None if x is None else x.detach().cpu() for name, x in values.items()
+    }
     return Prediction(**moved | {"probs": check_probs(moved["probs"])})
 
 
@@ -106,19 +114,25 @@ def _class_names(class_names: Sequence[str] | None, k: int) -> list[str]:
     if class_names is None:
         return [f"class {i}" for i in range(k)]
     if len(class_names) != k:
-        raise ValueError(f"`class_names` must name all {k} classes, in the order of `probs`; got {len(class_names)}.")
+        raise ValueError(
+            f"`class_names` must name all {k} classes, in the order of `probs`; got {len(class_names)}."
+        )
     return [str(name) for name in class_names]
 
 
 def _check_extra() -> None:
-    missing = [name for name in ("altair", "jinja2", "PIL", "vl_convert") if find_spec(name) is None]
+    missing = [
+        name for name in ("altair", "jinja2", "PIL", "vl_convert") if find_spec(name) is None
+    ]
     if missing:
         raise ModuleNotFoundError(
             f'write_report needs {missing[0]}, which is not installed. Run pip install "simplexcal[report]".'
         )
 
 
-def _verdict(predictions: Predictions, labels: Tensor, evaluations: Evaluations, focus: str) -> Verdict:
+def _verdict(
+    predictions: Predictions, labels: Tensor, evaluations: Evaluations, focus: str
+) -> Verdict:
     if focus == "none":
         return judge(evaluations[focus], None)
     name = method_title(focus)
@@ -132,7 +146,9 @@ def _summary(evaluations: Evaluations, focus: str) -> list[Context]:
     """Return what is said and what is right, before calibration and in focus."""
     name = method_title(focus)
     shown = (
-        {focus: name} if "none" not in evaluations or focus == "none" else {"none": "Before", focus: f"After {name}"}
+        {focus: name}
+        if "none" not in evaluations or focus == "none"
+        else {"none": "Before", focus: f"After {name}"}
     )
     return [
         {"title": title, "says": evaluations[name].confidence, "right": evaluations[name].accuracy}
@@ -141,13 +157,22 @@ def _summary(evaluations: Evaluations, focus: str) -> list[Context]:
 
 
 def _charts(
-    predictions: Predictions, labels: Tensor, names: list[str], focus: str, n_bins: int, generator: Generator
+    predictions: Predictions,
+    labels: Tensor,
+    names: list[str],
+    focus: str,
+    n_bins: int,
+    generator: Generator,
 ) -> Context:
     from simplexcal.report import chart_specs
 
     correct = {name: p.label == labels for name, p in predictions.items()}
-    bins = {name: chart_data.bin_rows(name, p, correct[name], n_bins) for name, p in predictions.items()}
-    curves = {name: chart_data.curve_rows(name, p, correct[name]) for name, p in predictions.items()}
+    bins = {
+        name: chart_data.bin_rows(name, p, correct[name], n_bins) for name, p in predictions.items()
+    }
+    curves = {
+        name: chart_data.curve_rows(name, p, correct[name]) for name, p in predictions.items()
+    }
     methods = {
         name: {
             "title": method_title(name),
@@ -159,14 +184,22 @@ def _charts(
         for name, p in predictions.items()
     }
     source, points = _points(predictions, labels, names, focus, generator)
-    tables = {"bins": list(chain(*bins.values())), "curves": list(chain(*curves.values())), "points": points}
+    tables = {
+        "bins": list(chain(*bins.values())),
+        "curves": list(chain(*curves.values())),
+        "points": points,
+    }
     specs = {
         "reliability": chart_specs.reliability_spec(focus),
         "histogram": chart_specs.histogram_spec(focus),
         "curve": chart_specs.curve_spec(focus, max(row["risk"] for row in tables["curves"])),
         **({"scatter": chart_specs.scatter_spec()} if points else {}),
     }
-    scatter = {"method": source, "n": len(points), "alt": chart_data.describe_points(points, method_title(source))}
+    scatter = {
+        "method": source,
+        "n": len(points),
+        "alt": chart_data.describe_points(points, method_title(source)),
+    }
     return {
         "data": {"specs": specs, "tables": tables, "methods": methods, "n": len(labels)},
         "scatter": scatter if points else None,
@@ -191,8 +224,15 @@ def _render(context: Context) -> str:
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
-    environment.filters |= {"percent": percent, "count": count, "method_title": method_title, "meaning": meaning}
-    template = environment.from_string(Path(__file__).with_name("report.html.j2").read_text(encoding="utf-8"))
+    environment.filters |= {
+        "percent": percent,
+        "count": count,
+        "method_title": method_title,
+        "meaning": meaning,
+    }
+    template = environment.from_string(
+        Path(__file__).with_name("report.html.j2").read_text(encoding="utf-8")
+    )
     return template.render(context, vega=_vega())
 
 
@@ -201,4 +241,6 @@ def _vega() -> str:
     """Return the scripts that draw the charts; "</script" would end the element that holds them."""
     import vl_convert
 
-    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script")
+    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace(
+        "</script", "<\\/script"
+    )

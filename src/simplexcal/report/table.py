@@ -43,7 +43,12 @@ def score_table(evaluations: Mapping[str, Evaluation]) -> list[Score]:
     printed = {name: _printed(e) for name, e in evaluations.items()}
     best = {key: _best(evaluations, printed, key) for key in LEADS_BY}
     return [
-        Score(name, p, frozenset(key for key in best if p[key] == best[key]), is_within_chance(evaluations[name]))
+        Score(
+            name,
+            p,
+            frozenset(key for key in best if p[key] == best[key]),
+            is_within_chance(evaluations[name]),
+        )
         for name, p in printed.items()
     ]
 
@@ -61,7 +66,9 @@ def _printed(e: Evaluation) -> dict[str, str]:
     }
 
 
-def _best(evaluations: Mapping[str, Evaluation], printed: Mapping[str, Mapping[str, str]], key: str) -> str | None:
+def _best(
+    evaluations: Mapping[str, Evaluation], printed: Mapping[str, Mapping[str, str]], key: str
+) -> str | None:
     """Return a column's best value as printed; None where all are the same, or ECEs within chance of being so."""
     if key == "ece" and any(map(is_within_chance, evaluations.values())):
         return None

@@ -42,20 +42,29 @@ def is_within_chance(e: Evaluation) -> bool:
 
 def nll_change(before: Prediction, after: Prediction, labels: Tensor) -> float:
     """Return the mean change of -ln p(label), in standard errors; the inputs are the same, so small changes show."""
-    log_p = [p.probs.double().gather(-1, labels.unsqueeze(-1)).clamp_min(1e-300).log() for p in (before, after)]
+    log_p = [
+        p.probs.double().gather(-1, labels.unsqueeze(-1)).clamp_min(1e-300).log()
+        for p in (before, after)
+    ]
     change = log_p[0] - log_p[1]
     z = change.mean() / (change.std(correction=0) / math.sqrt(len(change)))
     return float(z.nan_to_num(0.0))  # no change at all is 0/0
 
 
-def judge(after: Evaluation, name: str | None, before: Evaluation | None = None, nll_shift: float = 0.0) -> Verdict:
+def judge(
+    after: Evaluation, name: str | None, before: Evaluation | None = None, nll_shift: float = 0.0
+) -> Verdict:
     """Judge the method ``name`` (None: the network as it is), also against the network ``before`` calibration.
 
     ``nll_shift``, from ``nll_change``, says how clearly the negative log-likelihood has changed.
     """
     if before is None or name is None:
         return _judge_alone(after, name)
-    says = (_says("Before calibration this network", before), _says(f"After {name} it", after), _error(after))
+    says = (
+        _says("Before calibration this network", before),
+        _says(f"After {name} it", after),
+        _error(after),
+    )
     likelihood = _likelihood(before, after, nll_shift)
     return Verdict(*_compared(before, after, name, nll_shift), (*says, *likelihood))
 
@@ -73,16 +82,24 @@ def _alone(e: Evaluation, network: str) -> tuple[Tone, str]:
     return "bad", f"{network} {_fault(e)}."
 
 
-def _compared(before: Evaluation, after: Evaluation, name: str, nll_shift: float) -> tuple[Tone, str]:
+def _compared(
+    before: Evaluation, after: Evaluation, name: str, nll_shift: float
+) -> tuple[Tone, str]:
     if not is_within_chance(after):
         return _compared_above_chance(before, after, name)
     was_off = not is_within_chance(before)
     if _is_weak(after):
         if was_off:
-            return "unsure", f"After {name} no error is left that {_inputs(after)} could show, but so few show little."
+            return (
+                "unsure",
+                f"After {name} no error is left that {_inputs(after)} could show, but so few show little.",
+            )
         return "unsure", f"{_inputs(after)} are too few to tell whether the confidence is right."
     if nll_shift > 1.96:
-        return "mixed", f"After {name} the confidence is right on average, but says less about each input."
+        return (
+            "mixed",
+            f"After {name} the confidence is right on average, but says less about each input.",
+        )
     if was_off:
         return "good", f"After {name}, this network’s confidence can be taken at its word."
     return "good", f"This network was well calibrated before, and is after {name}."
@@ -103,7 +120,9 @@ def _says(subject: str, e: Evaluation) -> str:
     if is_within_chance(e):
         return f"{said}."
     if _gap_is_clear(e):
-        points = abs(round(100 * e.confidence, 1) - round(100 * e.accuracy, 1))  # of the numbers as they are printed
+        points = abs(
+            round(100 * e.confidence, 1) - round(100 * e.accuracy, 1)
+        )  # of the numbers as they are printed
         return f"{said}: {_fault(e).removeprefix('is ')} by {points:.1f} points."
     return f"{said}: right on average, but not at each level of confidence."
 

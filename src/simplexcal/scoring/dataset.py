@@ -79,7 +79,10 @@ class Dataset:
 
 def open_dataset(path: Path) -> Dataset:
     """Find the file, or the .parquet files in a folder and below; their columns must have the same names and types."""
-    suffix, path = path.suffix, path.resolve()  # a link may lead to a file whose name is just a number
+    suffix, path = (
+        path.suffix,
+        path.resolve(),
+    )  # a link may lead to a file whose name is just a number
     paths = _paths(path, suffix)
     found = [_file(own, own.name if own == path else str(own.relative_to(path))) for own in paths]
     schema = found[0][1]
@@ -148,14 +151,22 @@ def _no_more() -> Iterator[Any]:
 def _paths(path: Path, suffix: str) -> list[Path]:
     if path.is_file():
         if suffix.lower() != ".parquet":
-            raise ValueError(f"'{path}' must be a .parquet file, or a folder of them; got {suffix!r}.")
+            raise ValueError(
+                f"'{path}' must be a .parquet file, or a folder of them; got {suffix!r}."
+            )
         return [path]
     if not path.is_dir():
-        raise FileNotFoundError(f"'{path}' does not exist. Pass a .parquet file, or a folder of them.")
+        raise FileNotFoundError(
+            f"'{path}' does not exist. Pass a .parquet file, or a folder of them."
+        )
     below = sorted(own for own in _below(path) if own.suffix == ".parquet")
-    paths = [own for own in below if not any(part[0] in "._" for part in own.relative_to(path).parts)]
+    paths = [
+        own for own in below if not any(part[0] in "._" for part in own.relative_to(path).parts)
+    ]
     if not paths:
-        raise ValueError(f"'{path}' holds no .parquet file. Pass the folder that holds them, or a file.")
+        raise ValueError(
+            f"'{path}' holds no .parquet file. Pass the folder that holds them, or a file."
+        )
     return paths
 
 
@@ -174,12 +185,16 @@ def _below(folder: Path) -> Iterator[Path]:
 def _file(path: Path, name: str) -> tuple[File, Any]:
     with parsing(path, REMEDY), path.open("rb") as handle, pq.ParquetFile(handle) as file:
         status, size = path.stat(), file.metadata.serialized_size
-        handle.seek(max(0, status.st_size - size - 8))  # the footer is followed by its length and a magic number
+        handle.seek(
+            max(0, status.st_size - size - 8)
+        )  # the footer is followed by its length and a magic number
         footer = hashlib.sha256(handle.read()).hexdigest()
         schema, rows = file.schema_arrow, file.metadata.num_rows
     twice = next((own for own in schema.names if schema.names.count(own) > 1), None)
     if twice is not None:
-        raise ValueError(f"'{path}' holds the column {shown(twice)} more than once. Keep the one that is meant.")
+        raise ValueError(
+            f"'{path}' holds the column {shown(twice)} more than once. Keep the one that is meant."
+        )
     return File(path, name, rows, f"{status.st_size} {status.st_mtime_ns} {footer}"), schema
 
 
@@ -188,7 +203,9 @@ def _check_same(path: Path, schema: Any, other_path: Path, other: Any) -> None:
     mine, its = ({field.name: field.type for field in s} for s in (schema, other))
     for name in (*mine, *its):
         if mine.get(name) != its.get(name):
-            there = [f"{shown(kinds[name])}" if name in kinds else "nothing" for kinds in (mine, its)]
+            there = [
+                f"{shown(kinds[name])}" if name in kinds else "nothing" for kinds in (mine, its)
+            ]
             raise ValueError(
                 f"All files must have the same columns; {shown(name)} is {there[0]} in '{path}' and {there[1]} in "
                 f"'{other_path}'. Write them alike, or score them apart."

@@ -16,7 +16,14 @@ from simplexcal.io._columns import shown
 from simplexcal.io._parquet_fields import Field, find_field, numbered_columns, settle, values
 from simplexcal.network_spec import NETWORK_ERRORS, Network, blaming_the_inputs
 from simplexcal.scoring.dataset import Dataset
-from simplexcal.scoring.worker import ROW_NUMBER, UNCERTAINTIES, Job, Scorer, digest_of, load_checked
+from simplexcal.scoring.worker import (
+    ROW_NUMBER,
+    UNCERTAINTIES,
+    Job,
+    Scorer,
+    digest_of,
+    load_checked,
+)
 from simplexcal.types import Outputs, Prediction
 
 MOST, OF_A_NETWORK = 8192, 256  # rows in a batch at most
@@ -46,7 +53,9 @@ def plan(
     elif kind is None:
         fields = (_input_field(data),)
     else:
-        raise ValueError("--kind tells what saved outputs are, and --model takes raw inputs. Give one of the two.")
+        raise ValueError(
+            "--kind tells what saved outputs are, and --model takes raw inputs. Give one of the two."
+        )
     job = job._replace(fields=fields, batch_size=_batch_size(batch_size, fields, network))
     scorer = Scorer(job)
     _check_fingerprint(scorer, header)
@@ -58,10 +67,15 @@ def manifest(job: Job, data: Dataset) -> dict[str, Any]:
     network = job.network
     return {
         "format": FORMAT,
-        "versions": {"simplexcal": simplexcal.__version__, "torch": str(torch.__version__), "pyarrow": pa.__version__},
+        "versions": {
+            "simplexcal": simplexcal.__version__,
+            "torch": str(torch.__version__),
+            "pyarrow": pa.__version__,
+        },
         "input": {file.name: f"{file.rows} {file.fingerprint}" for file in data.files},
         "calibrator": job.digest,
-        "network": network and [network.model, network.head, network.weights and digest_of(network.weights)],
+        "network": network
+        and [network.model, network.head, network.weights and digest_of(network.weights)],
         "settings": {
             "key": job.key,
             "batch_size": job.batch_size,
@@ -72,7 +86,9 @@ def manifest(job: Job, data: Dataset) -> dict[str, Any]:
 
 
 def _resolved(network: Network) -> Network:
-    return network._replace(weights=network.weights and network.weights.absolute())  # a link has the right suffix
+    return network._replace(
+        weights=network.weights and network.weights.absolute()
+    )  # a link has the right suffix
 
 
 def _kind(data: Dataset, kind: str | None) -> str:
@@ -80,7 +96,9 @@ def _kind(data: Dataset, kind: str | None) -> str:
     if kind not in (None, "logits", "probs"):
         raise ValueError(f'`kind` must be "logits" or "probs"; got {kind!r}.')
     names = data.schema.names
-    there = [name for name in ("logits", "probs") if name in names or numbered_columns(data.schema, name)]
+    there = [
+        name for name in ("logits", "probs") if name in names or numbered_columns(data.schema, name)
+    ]
     if len(there) == 2 and kind is None:
         raise ValueError(
             f"'{data.path}' holds `logits` and `probs`. Say which are meant: --kind logits or --kind probs."
@@ -88,11 +106,17 @@ def _kind(data: Dataset, kind: str | None) -> str:
     if kind in there or (kind is None and there):
         return kind or there[0]
     if there:
-        raise ValueError(f"'{data.path}' holds `{there[0]}` and no `{kind}`. Leave out --kind to take them.")
+        raise ValueError(
+            f"'{data.path}' holds `{there[0]}` and no `{kind}`. Leave out --kind to take them."
+        )
     if "inputs" in names:
-        raise ValueError(f"'{data.path}' holds a network's `inputs`. Give --model package.module:factory too.")
+        raise ValueError(
+            f"'{data.path}' holds a network's `inputs`. Give --model package.module:factory too."
+        )
     name = kind or "logits"
-    raise _missing(data, f"columns {STEMS[name]}_0, {STEMS[name]}_1, … or a column `{name}` of lists")
+    raise _missing(
+        data, f"columns {STEMS[name]}_0, {STEMS[name]}_1, … or a column `{name}` of lists"
+    )
 
 
 def _missing(data: Dataset, expected: str) -> ValueError:
@@ -108,10 +132,20 @@ def _key(data: Dataset, key: str | None) -> str | None:
     key = key or "id"
     if key not in data.schema.names:
         raise _missing(data, f"the column {shown(key)}, which --key names")
-    if key in ("predicted", "confidence", *UNCERTAINTIES, ROW_NUMBER, "reason") or key.startswith("prob_"):
-        raise ValueError(f"--key must not be {shown(key)}, which is a column of the output. Rename it in the input.")
+    if key in ("predicted", "confidence", *UNCERTAINTIES, ROW_NUMBER, "reason") or key.startswith(
+        "prob_"
+    ):
+        raise ValueError(
+            f"--key must not be {shown(key)}, which is a column of the output. Rename it in the input."
+        )
     kind, types = data.schema.field(key).type, pa.types
-    usable = (types.is_integer, types.is_string, types.is_large_string, types.is_binary, types.is_fixed_size_binary)
+    usable = (
+        types.is_integer,
+        types.is_string,
+        types.is_large_string,
+        types.is_binary,
+        types.is_fixed_size_binary,
+    )
     if not any(test(kind) for test in (*usable, types.is_temporal)):
         raise TypeError(
             f"'{data.path}': column {shown(key)} must hold integers, text or times; it holds {shown(kind)}."
@@ -127,11 +161,15 @@ def _output_fields(data: Dataset, kind: str, path: Path, fitted: Calibrator) -> 
     found = {name: find_field(data.path, data.schema, name) for name in wanted}
     if "features" in wanted and found["features"] is None:
         raise _missing(
-            data, f"columns feature_0, … or a column `features` of lists, {d} in a row, as '{path}' needs them"
+            data,
+            f"columns feature_0, … or a column `features` of lists, {d} in a row, as '{path}' needs them",
         )
     fields = [field for field in found.values() if field is not None]
     sample = data.sample([name for field in fields for name in field.columns], SAMPLE)
-    settled = [settle(data.path, field, sample, (wanted[field.name][0],), wanted[field.name][1]) for field in fields]
+    settled = [
+        settle(data.path, field, sample, (wanted[field.name][0],), wanted[field.name][1])
+        for field in fields
+    ]
     widest = pa.float64() if any(field.type == pa.float64() for field in settled) else pa.float32()
     return tuple(field._replace(type=widest) for field in settled)
 
@@ -162,7 +200,10 @@ def _batch_size(wanted: int | None, fields: tuple[Field, ...], network: Network 
 
 
 def _check_fingerprint(scorer: Scorer, header: dict[str, Any]) -> None:
-    if scorer.backbone is not None and header["fingerprint"] not in (None, scorer.backbone.fingerprint()):
+    if scorer.backbone is not None and header["fingerprint"] not in (
+        None,
+        scorer.backbone.fingerprint(),
+    ):
         raise ValueError(
             f"'{scorer.job.calibrator}' was calibrated for another network than that of --model and --weights."
         )
@@ -175,7 +216,10 @@ def _schema(data: Dataset, scorer: Scorer) -> Any:
     with blaming_the_inputs(data.path), torch.no_grad():
         columns = scorer.columns(_first_prediction(scorer, arrays))
     key = data.schema.field(job.key).type if job.key else pa.int64()
-    types = {job.key or ROW_NUMBER: key, **{name: pa.from_numpy_dtype(x.dtype) for name, x in columns.items()}}
+    types = {
+        job.key or ROW_NUMBER: key,
+        **{name: pa.from_numpy_dtype(x.dtype) for name, x in columns.items()},
+    }
     return pa.schema(list(types.items()))
 
 

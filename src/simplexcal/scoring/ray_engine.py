@@ -21,7 +21,10 @@ ERRORS = {own.__name__: own for own in (ValueError, TypeError, OSError, ImportEr
 MOST_BLOCKS = 1000  # of the data set of slices; each is a task
 REMEDY = "Check the address, Ray's version, and the token: RAY_AUTH_MODE and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH."
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
-ALONE = {"RAY_AUTH_MODE": "token", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # the latter: listen on 127.0.0.1 only
+ALONE = {
+    "RAY_AUTH_MODE": "token",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+}  # the latter: listen on 127.0.0.1 only
 
 
 def scored_by_ray(job: Job, slices: Sequence[Slice], address: str | None) -> Generator[Part]:
@@ -51,7 +54,9 @@ def _work(row: dict[str, Any], job: Job) -> dict[str, Any]:
 @contextmanager
 def _connected(address: str | None) -> Iterator[Any]:
     """Connect to the cluster, or start one on this machine alone, for this run; one that is in use stays as it is."""
-    for name, value in (QUIET if address else QUIET | {**ALONE, "RAY_AUTH_TOKEN": token_hex(32)}).items():
+    for name, value in (
+        QUIET if address else QUIET | {**ALONE, "RAY_AUTH_TOKEN": token_hex(32)}
+    ).items():
         os.environ.setdefault(name, value)  # before the import, which reads them
     try:
         import ray

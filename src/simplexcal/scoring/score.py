@@ -28,7 +28,7 @@ class Summary:
 
 def score(
     calibrator: Path,
-    input: Path,  # noqa: A002
+    input: Path,
     output: Path,
     *,
     kind: str | None = None,
@@ -96,10 +96,18 @@ def _check_output(output: Path, data: Dataset) -> None:
     if output.suffix != ".parquet":
         raise ValueError(f"--output must end in .parquet; got '{output}'.")
     if not output.parent.is_dir():
-        raise FileNotFoundError(f"--output is to go to '{output.parent}', which is no folder. Make it first.")
+        raise FileNotFoundError(
+            f"--output is to go to '{output.parent}', which is no folder. Make it first."
+        )
     if output.is_dir():
         raise IsADirectoryError(f"--output '{output}' is a folder. Give the name of a file.")
-    if output.resolve() == data.path or (data.path.is_dir() and output.resolve().is_relative_to(data.path)):
-        raise ValueError(f"--output '{output}' would be read as input the next time. Write it to another folder.")
+    if output.resolve() == data.path or (
+        data.path.is_dir() and output.resolve().is_relative_to(data.path)
+    ):
+        raise ValueError(
+            f"--output '{output}' would be read as input the next time. Write it to another folder."
+        )
     if (rejected := Parts(output).rejected).resolve() == data.path:
-        raise ValueError(f"'{rejected}', where rejected rows go, is the input. Give --output another name.")
+        raise ValueError(
+            f"'{rejected}', where rejected rows go, is the input. Give --output another name."
+        )

@@ -52,7 +52,9 @@ class Parts:
         rejects = {piece.number: _rows(self._rejected(piece.number)) for piece in with_rejects}
         for piece in slices:
             if _rows(self._scored(piece.number)) + rejects.get(piece.number, 0) != piece.rows:
-                raise ValueError(f"'{self._scored(piece.number)}' is damaged: rows are missing. Give --restart.")
+                raise ValueError(
+                    f"'{self._scored(piece.number)}' is damaged: rows are missing. Give --restart."
+                )
         if rejects:
             paths = [self._rejected(number) for number in rejects]
             self._join(paths, pq.read_schema(paths[0]), self.rejected)
@@ -70,7 +72,9 @@ class Parts:
         path = self.folder / "manifest.json"
         earlier = _parsed(path)
         if earlier is not None and earlier != manifest and not restart:
-            other = next((name for name in manifest if earlier.get(name) != manifest[name]), "format")
+            other = next(
+                (name for name in manifest if earlier.get(name) != manifest[name]), "format"
+            )
             raise ValueError(
                 f"'{self.folder}' holds the parts of an unfinished run with other {_WORDS.get(other, other)}. Give "
                 "--restart to delete them, or another --output."
@@ -84,8 +88,14 @@ class Parts:
 
         Scored rows tell that their slice is done, with its rejected rows; the manifest, that parts may be used.
         """
-        own = [path for path in self.folder.iterdir() if OWN.fullmatch(path.name) and path.name != "lock"]
-        for path in sorted(own, key=lambda path: (path.name == "manifest.json", ".rejected." in path.name)):
+        own = [
+            path
+            for path in self.folder.iterdir()
+            if OWN.fullmatch(path.name) and path.name != "lock"
+        ]
+        for path in sorted(
+            own, key=lambda path: (path.name == "manifest.json", ".rejected." in path.name)
+        ):
             path.unlink()
 
     def _join(self, paths: Sequence[Path], schema: Any, output: Path) -> None:
@@ -108,7 +118,11 @@ class Parts:
         return self.folder / f"{number:08d}.rejected.parquet"
 
 
-_WORDS = {"input": "input files", "settings": "settings (--key, --kind, --batch-size or --probs)", "format": "versions"}
+_WORDS = {
+    "input": "input files",
+    "settings": "settings (--key, --kind, --batch-size or --probs)",
+    "format": "versions",
+}
 
 
 @contextmanager

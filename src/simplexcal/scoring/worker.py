@@ -32,7 +32,9 @@ class Job(NamedTuple):
     calibrator: Path
     digest: str  # of the calibrator's file
     network: Network | None
-    fields: tuple[Field, ...]  # logits or probs, and features where they are needed; or inputs for the network
+    fields: tuple[
+        Field, ...
+    ]  # logits or probs, and features where they are needed; or inputs for the network
     key: str | None
     batch_size: int
     with_probs: bool
@@ -41,7 +43,10 @@ class Job(NamedTuple):
     @property
     def columns(self) -> list[str]:
         """The columns that are read."""
-        return [*([self.key] if self.key else []), *(name for field in self.fields for name in field.columns)]
+        return [
+            *([self.key] if self.key else []),
+            *(name for field in self.fields for name in field.columns),
+        ]
 
 
 class Part(NamedTuple):
@@ -102,7 +107,9 @@ class Scorer:
             return self.job.schema.empty_table(), self._rejected(batch, reasons)
         ok, columns = reasons == "", self.columns(prediction)
         finite = np.isfinite(columns["confidence"])
-        reasons[np.flatnonzero(ok)[~finite]] = "the confidence is not finite: logits or features are too large"
+        reasons[np.flatnonzero(ok)[~finite]] = (
+            "the confidence is not finite: logits or features are too large"
+        )
         key = batch[self.job.key or ROW_NUMBER].filter(pa.array(reasons == ""))
         scored = [key, *(x[finite] for x in columns.values())]
         return pa.table(scored, schema=self.job.schema), self._rejected(batch, reasons)
@@ -136,7 +143,9 @@ class Scorer:
         names = [*([self.job.key] if self.job.key else []), ROW_NUMBER]
         kept = batch.select(names).filter(pa.array(bad))
         columns = [*kept.columns, pa.array(reasons[bad], pa.string())]
-        return pa.table(columns, names=[*names, "reason"])  # nullable all, whatever the file says of the key
+        return pa.table(
+            columns, names=[*names, "reason"]
+        )  # nullable all, whatever the file says of the key
 
 
 @lru_cache(maxsize=1)
