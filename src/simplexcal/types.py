@@ -1,7 +1,8 @@
-"""The two records that travel through the library: what a network says, and what a calibrator makes of it."""
+"""The two records that travel through the library: a network's outputs, and predictions."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,8 +16,15 @@ SMALLEST = torch.finfo(torch.float32).tiny  # 1.2e-38; a lesser probability coun
 class Outputs:
     """A frozen network's outputs for N inputs: all that a calibrator sees.
 
-    ``logits`` (N, K) are the values before the softmax; ``features`` (N, D), where there are any, the inputs of the
-    last linear layer. Half precision becomes float32.
+    Half precision becomes float32.
+
+    Args:
+        logits: The values before the softmax, (N, K).
+        features: The inputs of the last linear layer, (N, D), where there are any.
+
+    Raises:
+        TypeError: If an argument is no floating-point tensor.
+        ValueError: If the shapes do not fit together.
     """
 
     logits: Tensor
@@ -35,12 +43,26 @@ class Outputs:
 
     @classmethod
     def from_probs(cls, probs: Tensor, features: Tensor | None = None) -> Self:
-        """Take probabilities instead of logits: their logarithms are logits, up to a constant that does not matter.
+        """Take probabilities instead of logits: their logarithms are logits up to a constant.
 
-        0 counts as 1.2e-38, in every dtype. Where it only means that the model cannot say less, as 0 of 100 trees,
-        put half of the smallest probability that it can say in its place first.
+        A probability of 0 counts as 1.2e-38, in every dtype. Where 0 only means that the model
+        cannot give less, as 0 of 100 trees, replace it first by half of the smallest probability
+        that the model can give.
+
+        Args:
+            probs: Rows of probabilities, (N, K).
+            features: The inputs of the last linear layer, (N, D), where there are any.
         """
         return cls(check_probs(probs).clamp_min(SMALLEST).log(), features)
+
+    @classmethod
+    def cat(cls, parts: Sequence[Self]) -> Self:
+        """Return the rows of several outputs as one.
+
+        Args:
+            parts: Outputs of one network; all or none have features.
+        """
+        return cls(**_concatenate(parts))
 
     @property
     def label(self) -> Tensor:
@@ -61,22 +83,31 @@ class Outputs:
         return len(self.logits)
 
     def __getitem__(self, rows: Tensor | slice) -> Self:
-        return type(self)(self.logits[rows], None if self.features is None else self.features[rows])
+        return _map_tensors(self, lambda x: x[rows])
 
     def to(self, target: torch.device | str | torch.dtype) -> Self:
-        """Return the same outputs on another device or in another dtype."""
-        return type(self)(
-            self.logits.to(target), None if self.features is None else self.features.to(target)
-        )
+        """Return the same outputs on another device or in another dtype.
+
+        Args:
+            target: A device or a floating-point dtype.
+        """
+        return _map_tensors(self, lambda x: x.to(target))
 
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What is said about N inputs. ``label`` is the network's own, so no calibration can change the accuracy.
+    """Calibrated predictions for N inputs.
 
-    ``probs`` (N, K) are calibrated probabilities. The uncertainties (N,), in nats, are None where a method has none:
-    ``aleatoric`` is an expected entropy, ``epistemic`` a differential entropy, and ``mutual_information`` another
-    measure of the epistemic one, from the same distribution.
+    The label is the network's own, so that no calibration can change the accuracy. The
+    uncertainties are in nats, and None where a method has none.
+
+    Args:
+        probs: Calibrated probabilities, (N, K).
+        label: The predicted class of each input, (N,).
+        aleatoric: Expected entropy, (N,).
+        epistemic: Differential entropy, (N,).
+        mutual_information: Another measure of the epistemic uncertainty, (N,), from the same
+            distribution.
     """
 
     probs: Tensor
@@ -85,6 +116,15 @@ class Prediction:
     epistemic: Tensor | None = None
     mutual_information: Tensor | None = None
 
+    @classmethod
+    def cat(cls, parts: Sequence[Self]) -> Self:
+        """Return the rows of several predictions as one.
+
+        Args:
+            parts: Predictions of one method.
+        """
+        return cls(**_concatenate(parts))
+
     @property
     def confidence(self) -> Tensor:
         """The probability of the predicted class."""
@@ -92,6 +132,34 @@ class Prediction:
 
     def __len__(self) -> int:
         return len(self.probs)
+
+    def __getitem__(self, rows: Tensor | slice) -> Self:
+        return _map_tensors(self, lambda x: x[rows])
+
+    def to(self, device: torch.device | str) -> Self:
+        """Return the same prediction on another device.
+
+        Args:
+            device: Where the tensors are to be.
+        """
+        return _map_tensors(self, lambda x: x.to(device))
+
+
+Record = TypeVar("Record", bound=Outputs | Prediction)
+
+
+def _map_tensors(record: Record, function: Callable[[Tensor], Tensor]) -> Record:
+    """Return the record with a function applied to each tensor that is there."""
+    present = {name: x for name, x in vars(record).items() if x is not None}
+    return type(record)(**{name: function(x) for name, x in present.items()})
+
+
+def _concatenate(parts: Sequence[Record]) -> dict[str, Tensor]:
+    """Return the concatenated tensors of each field that the first record has."""
+    if len(parts) == 0:
+        raise ValueError("`parts` is empty. Pass at least one.")
+    names = [name for name, x in vars(parts[0]).items() if x is not None]
+    return {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
 
 
 def _check_features(features: Tensor | None, n: int) -> None:

@@ -13,12 +13,13 @@ from simplexcal.calibrators.simplex import SimplexTemperatureScaling as SimplexT
 from simplexcal.calibrators.temperature import TemperatureScaling as TemperatureScaling
 from simplexcal.calibrators.uncalibrated import Uncalibrated as Uncalibrated
 
-CALIBRATORS: dict[str, type[Calibrator]] = {
-    "none": Uncalibrated,
-    "ts": TemperatureScaling,
-    "ets": EnsembleTemperatureScaling,
-    "pts": ParameterizedTemperatureScaling,
-    "adats": AdaptiveTemperatureScaling,
-    "dirichlet": DirichletTemperatureScaling,
-    "sts": SimplexTemperatureScaling,
-}
+METHODS: tuple[type[Calibrator], ...] = (
+    Uncalibrated,
+    TemperatureScaling,
+    EnsembleTemperatureScaling,
+    ParameterizedTemperatureScaling,
+    AdaptiveTemperatureScaling,
+    DirichletTemperatureScaling,
+    SimplexTemperatureScaling,
+)
+CALIBRATORS: dict[str, type[Calibrator]] = {method.key: method for method in METHODS}

@@ -36,6 +36,11 @@ class AdaptiveTemperatureScaling(Calibrator):
     In prediction v is the mean of q(v|f), so the answer is deterministic; the published code samples there too.
     """
 
+    key = "adats"
+    abbreviation = "AdaTS"
+    title = "adaptive temperature scaling"
+    needs_features = True
+
     def __init__(
         self, n_epochs: int = 100, learning_rate: float = 5e-4, batch_size: int = 128
     ) -> None:

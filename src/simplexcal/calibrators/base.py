@@ -31,19 +31,17 @@ class Calibrator(nn.Module, ABC):
     so that saving and loading need nothing more than the settings, the two sizes and the state dict.
     """
 
-    uses_mixup: ClassVar[bool] = (
-        False  # whether ``fit`` learns from mixed samples, where it is given some
-    )
+    key: ClassVar[str]  # names the method in CALIBRATORS, in files and on the command line
+    abbreviation: ClassVar[str]
+    title: ClassVar[str]
+    needs_features: bool = False  # `fit` and predictions cannot do without features
+    needs_mixup: bool = False  # `fit` cannot do without mixup samples
+    uses_mixup: bool = False  # `fit` learns from mixup samples where it is given some
 
     def __init__(self) -> None:
         super().__init__()
         self.n_classes: int | None = None
         self.n_features: int | None = None
-
-    @property
-    def needs_mixup(self) -> bool:
-        """Whether ``fit`` cannot do without mixed samples."""
-        return False
 
     @property
     def settings(self) -> dict[str, object]:
@@ -87,6 +85,11 @@ class Calibrator(nn.Module, ABC):
             self.n_classes = None  # half a fit is none
             raise
         return self.requires_grad_(False).eval()
+
+    @property
+    def reads_features(self) -> bool:
+        """Whether predictions of this calibrator, as it is fitted, depend on features."""
+        return self.needs_features
 
     def build(self, n_classes: int, n_features: int | None) -> None:
         """Make the tensors of a calibrator for this many classes and features, with no data yet."""

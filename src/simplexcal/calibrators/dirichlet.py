@@ -25,6 +25,12 @@ class DirichletTemperatureScaling(BranchCalibrator):
     grows until the confidence is far too low. It is here to be compared with SimplexTemperatureScaling.
     """
 
+    key = "dirichlet"
+    abbreviation = "Dirichlet TS"
+    title = "Dirichlet temperature scaling"
+    needs_features = True
+    needs_mixup = True
+
     def __init__(
         self,
         betas: Sequence[float] = (1.0,),
@@ -48,11 +54,6 @@ class DirichletTemperatureScaling(BranchCalibrator):
             resample,
             lr_decay,
         )
-
-    @property
-    def needs_mixup(self) -> bool:
-        """Always: there is nothing but the branch."""
-        return True
 
     def _build(self, n_classes: int, n_features: int | None) -> None:
         super()._build(n_classes, check_n_features(n_features))

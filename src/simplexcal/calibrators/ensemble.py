@@ -25,6 +25,10 @@ class EnsembleTemperatureScaling(Calibrator):
     of w are convex and solved exactly, and nothing is random.
     """
 
+    key = "ets"
+    abbreviation = "ETS"
+    title = "ensemble temperature scaling"
+
     def __init__(self, loss: str = "mse") -> None:
         super().__init__()
         if loss not in ("mse", "nll"):

@@ -23,6 +23,10 @@ class ParameterizedTemperatureScaling(Calibrator):
     Only the network's input is clipped: the softmax takes the logits as they are, so that no two classes become equal.
     """
 
+    key = "pts"
+    abbreviation = "PTS"
+    title = "parameterized temperature scaling"
+
     def __init__(
         self, n_steps: int = 100_000, learning_rate: float = 5e-5, batch_size: int = 1000
     ) -> None:

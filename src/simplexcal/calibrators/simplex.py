@@ -26,6 +26,10 @@ class SimplexTemperatureScaling(BranchCalibrator):
     ``likelihood_head=False`` is the paper's method: the branch answers both questions. See ``paper``.
     """
 
+    key = "sts"
+    abbreviation = "STS"
+    title = "simplex temperature scaling"
+
     log_temperature: Tensor
 
     def __init__(
@@ -53,6 +57,9 @@ class SimplexTemperatureScaling(BranchCalibrator):
             lr_decay,
         )
         self.likelihood_head = likelihood_head
+        self.needs_features = (
+            self.needs_mixup
+        ) = not likelihood_head  # without the head, the branch alone
 
     @classmethod
     def paper(cls) -> Self:
@@ -71,9 +78,9 @@ class SimplexTemperatureScaling(BranchCalibrator):
         )
 
     @property
-    def needs_mixup(self) -> bool:
-        """Where there is no head that could answer instead of the branch."""
-        return not self.likelihood_head
+    def reads_features(self) -> bool:
+        """Whether there is a branch, which computes λ(x) from features."""
+        return self.branch is not None and bool(self.beta > 0)
 
     def _build(self, n_classes: int, n_features: int | None) -> None:
         super()._build(n_classes, n_features)

@@ -20,6 +20,10 @@ WIDTH = 16  # numbers for each logit: more than are held, since small float64 ar
 class TemperatureScaling(Calibrator):
     """softmax(z / T) with one scalar T > 0 (Guo et al. 2017, Sec. 4.2), by maximum likelihood."""
 
+    key = "ts"
+    abbreviation = "TS"
+    title = "temperature scaling"
+
     def _build(self, n_classes: int, n_features: int | None) -> None:
         self.log_temperature = nn.Parameter(torch.zeros(()))
 
