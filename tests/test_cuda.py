@@ -10,7 +10,7 @@ from torch.nn.functional import mse_loss
 
 import simplexcal as sc
 from simplexcal import Concrete
-from simplexcal.calibrators._optim import batches, minimise
+from simplexcal.calibrators._optim import minimise, row_batches
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -76,19 +76,29 @@ def test_steps_that_are_replayed_are_those_that_are_not() -> None:
     )
     start = torch.randn(5, 3, device="cuda", generator=g)
 
-    def rows() -> Iterator[tuple[Tensor, ...]]:
-        stream = batches(
-            70, 16, torch.Generator().manual_seed(2), x.device
-        )  # five batches, the last one smaller
-        return ((rows,) for rows in stream)
+    def batches() -> Iterator[tuple[Tensor, ...]]:
+        # Five batches, the last one smaller.
+        for rows in row_batches(70, 16, torch.Generator().manual_seed(2), x.device):
+            yield (rows,)
 
     def loss(weight: Tensor, at: Tensor) -> Tensor:
         return mse_loss(x[at] @ weight, y[at])
 
-    replayed, eager, stream = nn.Parameter(start.clone()), nn.Parameter(start.clone()), rows()
-    minimise(lambda at: loss(replayed, at), [replayed], 60, 0.1, 0.01, lr_decay=True, stream=rows())
-    minimise(lambda: loss(eager, next(stream)[0]), [eager], 60, 0.1, 0.01, lr_decay=True)
-    torch.testing.assert_close(replayed, eager)
+    def trained(cuda_graph: bool) -> nn.Parameter:
+        weight = nn.Parameter(start.clone())
+        minimise(
+            lambda rows: loss(weight, rows),
+            batches(),
+            [weight],
+            n_steps=60,
+            learning_rate=0.1,
+            weight_decay=0.01,
+            lr_decay=True,
+            cuda_graph=cuda_graph,
+        )
+        return weight
+
+    torch.testing.assert_close(trained(cuda_graph=True), trained(cuda_graph=False))
 
 
 def test_a_network_is_calibrated_where_it_is(generator: torch.Generator) -> None:

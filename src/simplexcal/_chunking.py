@@ -16,6 +16,8 @@ def in_chunks(
 
     ``width`` is how many numbers the function holds for a row.
     """
+    if torch.compiler.is_compiling():  # The number of rows may be a symbol.
+        return tuple(function(rows, *others))
     size = max(1, CHUNK.get(rows.device.type, CHUNK["cpu"]) // width)
     chunks = zip(*(x.split(size) for x in (rows, *others)), strict=True)
     return join((function(*chunk) for chunk in chunks), len(rows))

@@ -5,13 +5,15 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import softplus
 
+from simplexcal._chunking import CHUNK as NUMBERS
 from simplexcal.calibrators._optim import default_uniform, mlp
-from simplexcal.calibrators.adaptive import CHUNK, AdaptiveTemperatureScaling, normal
+from simplexcal.calibrators.adaptive import MIN_WIDTH, AdaptiveTemperatureScaling, _normal
 from simplexcal.types import Outputs
 
 
 def simulate(n: int, k: int, d: int, seed: int = 0) -> tuple[Outputs, Tensor]:
-    """Return features around a centre of each class, and an overconfident linear classifier's logits."""
+    """Return features around a centre of each class, and an overconfident linear classifier's
+    logits."""
     generator = Generator().manual_seed(seed)
     labels = torch.arange(n) % k
     centres = torch.randn(k, d, generator=generator)
@@ -103,16 +105,17 @@ def test_prediction_is_deterministic_and_uses_the_posterior_mean(generator: Gene
 
 
 def test_large_inputs_are_predicted_in_parts(generator: Generator) -> None:
-    outputs, labels = simulate(CHUNK + 7, 2, 3)
+    n_rows = NUMBERS["cpu"] // MIN_WIDTH  # in a chunk
+    outputs, labels = simulate(n_rows + 7, 2, 3)
     adats = quick(0).fit(outputs, labels, generator=generator)
     torch.testing.assert_close(
-        adats.temperature(outputs)[CHUNK:], adats.temperature(outputs[slice(CHUNK, None)])
+        adats.temperature(outputs)[n_rows:], adats.temperature(outputs[slice(n_rows, None)])
     )
     assert adats(outputs[:0]).probs.shape == (0, 2)
 
 
 def test_scales_and_temperatures_have_a_floor(generator: Generator) -> None:
-    assert normal(torch.full((2,), -100.0)).stddev.item() == pytest.approx(1e-3)
+    assert _normal(torch.full((2,), -100.0)).stddev.item() == pytest.approx(1e-3)
     outputs, labels = simulate(10, 2, 3)
     adats = quick(0).fit(outputs, labels, generator=generator)
     list(adats.head.parameters())[-1].data.fill_(-1e4)
@@ -144,7 +147,7 @@ def test_outputs_of_inference_mode_can_be_learned_from(generator: Generator) -> 
     assert quick().fit(frozen, labels, generator=generator)(outputs).probs.isfinite().all()
 
 
-# --- promises of every method -----------------------------------------------------------------------------------------
+# --- promises of every method ---------------------------------------------------------------------
 
 
 def test_the_same_generator_gives_the_same_bits_and_a_second_fit_forgets_the_first() -> None:
@@ -186,7 +189,8 @@ def test_first_weights_have_torchs_default_law(generator: Generator) -> None:
     default_uniform(network, generator)
     weight, bias = network.parameters()
     assert max(weight.abs().max(), bias.abs().max()) <= 0.05  # 1/√400
-    # the mean square of n uniform numbers is b²/3 with standard error b² √(4/45) / √n; torch's own layer agrees
+    # the mean square of n uniform numbers is b²/3 with standard error b² √(4/45) / √n; torch's own
+    # layer agrees
     with torch.random.fork_rng(devices=[]):
         peer = torch.nn.Linear(400, 100)
     for values in (weight, bias, peer.weight, peer.bias):

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import pytest
 import torch
 from helpers.methods import METHODS
+from helpers.quick_heads import quick_heads
 from torch import Generator, Tensor, nn
 
 from simplexcal import Calibrator, FeatureMixup, NotFittedError, Outputs
-from simplexcal.calibrators import _likelihood_head
 from simplexcal.calibrators.base import restore_argmax
 
 K, D = 3, 4
@@ -17,7 +17,7 @@ every_method = pytest.mark.parametrize("make", METHODS.values(), ids=METHODS)
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_likelihood_head, "N_STEPS", 10)
+    quick_heads(monkeypatch, 10)
 
 
 def simulate(dtype: torch.dtype) -> tuple[Outputs, Tensor, FeatureMixup]:
@@ -50,7 +50,7 @@ def test_the_dtype_of_a_prediction_follows_the_input_whatever_the_fit_had(
 
 
 @pytest.mark.parametrize("method", ["ts", "ets", "pts", "adats", "sts"])
-def test_it_does_not_matter_how_far_down_a_class_is_that_is_ruled_out(method: str) -> None:
+def test_it_does_not_matter_how_far_down_a_masked_class_is(method: str) -> None:
     outputs, labels, _ = simulate(torch.float32)
     probs = []
     for far in (-1e4, torch.finfo(torch.float32).min):

@@ -14,7 +14,8 @@ DOUBLE = torch.float64
 def simulate(
     n: int, k: int, d: int, scale: float = 1.0, seed: int = 0
 ) -> tuple[Outputs, Tensor, FeatureMixup]:
-    """Return a linear head's outputs for features around each class's own direction, and a mixup of them."""
+    """Return a linear head's outputs for features around each class's own direction, and a mixup of
+    them."""
     generator = Generator().manual_seed(seed)
     head = nn.utils.skip_init(nn.Linear, d, k)
     head.weight.data.copy_(scale * torch.randn(k, d, generator=generator))
@@ -51,7 +52,7 @@ def test_the_papers_settings_are_the_default() -> None:
     assert [w.shape[1] for w in calibrator.branch.weights] == [64, 1024, 1024, 512, 256]
 
 
-# --- the likelihood ---------------------------------------------------------------------------------------------------
+# --- the likelihood -------------------------------------------------------------------------------
 
 
 def test_the_likelihood_by_hand() -> None:
@@ -93,7 +94,7 @@ def test_beyond_30_the_concentration_grows_along_the_tangent_and_nothing_overflo
         assert gradient.abs().max() <= 1e19  # whose square fits into float32
 
 
-# --- training ---------------------------------------------------------------------------------------------------------
+# --- training -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("k", [2, 100])
@@ -120,7 +121,8 @@ def test_training_reduces_the_likelihood_loss() -> None:
 
 
 def test_a_calibrated_network_becomes_underconfident(generator: Generator) -> None:
-    # the paper's point: a network that is nearly calibrated by itself loses its confidence in the fit to mixed samples
+    # the paper's point: a network that is nearly calibrated by itself loses its confidence in the
+    # fit to mixed samples
     outputs, labels, mixup = simulate(500, 10, 32, scale=0.5)
     calibrator = quick(500, learning_rate=1e-2).fit(
         outputs, labels, mixup=mixup, generator=generator
@@ -179,7 +181,7 @@ def test_mixup_and_features_are_needed(generator: Generator) -> None:
         calibrator(Outputs(outputs.logits, torch.zeros(10, 5)))
 
 
-# --- promises of every method -----------------------------------------------------------------------------------------
+# --- promises of every method ---------------------------------------------------------------------
 
 
 def test_the_same_generator_gives_the_same_bits_and_a_second_fit_forgets_the_first() -> None:

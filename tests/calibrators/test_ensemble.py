@@ -28,7 +28,8 @@ LOSSES = ("mse", "nll")
 def simulate(
     n: int, k: int, temperature: float, noise: float, generator: Generator
 ) -> tuple[Tensor, Tensor]:
-    """Return logits, and labels that follow softmax(z / T) but for a share ``noise`` of uniform ones."""
+    """Return logits, and labels that follow softmax(z / T) but for a share ``noise`` of uniform
+    ones."""
     logits = 4 * torch.randn(n, k, generator=generator, dtype=DOUBLE)
     probs = (1 - noise) * (logits / temperature).softmax(-1) + noise / k
     return logits, torch.multinomial(probs, 1, generator=generator).squeeze(1)
@@ -81,7 +82,8 @@ def test_no_weights_are_better_by_scipys_search(
 
 
 def test_weights_by_hand() -> None:
-    # K = 2, one confident network (1, 0), right three times in four: the mean of the labels is (3/4, 1/4), so the
+    # K = 2, one confident network (1, 0), right three times in four: the mean of the labels is
+    # (3/4, 1/4), so the
     # best mixture of (1, 0) and (1/2, 1/2) has w₃ = 1/2, for both losses
     sure = torch.tensor([[1.0, 0.0]], dtype=DOUBLE).repeat(4, 1)
     labels = torch.tensor([0, 0, 0, 1])
@@ -177,7 +179,7 @@ def test_the_mixture_by_hand() -> None:
     )
 
 
-# --- promises of every method -----------------------------------------------------------------------------------------
+# --- promises of every method ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("loss", LOSSES)

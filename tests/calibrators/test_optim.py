@@ -1,5 +1,8 @@
+from itertools import repeat
+
 import pytest
 import torch
+from helpers.quick_heads import quick_heads
 from torch import nn
 
 from simplexcal.calibrators._optim import minimise
@@ -10,8 +13,9 @@ from simplexcal.types import Outputs
 def test_autocast_around_a_fit_does_not_change_it(
     generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # autocast keeps its bfloat16 copies of the weights until its end, so training inside it would see the first ones
-    monkeypatch.setattr("simplexcal.calibrators._likelihood_head.N_STEPS", 20)
+    # Autocast keeps its bfloat16 copies of the weights until its end, so training inside it would
+    # see the first ones.
+    quick_heads(monkeypatch, 20)
     logits = 3 * torch.randn(300, 5, generator=generator)
     labels = (logits / 2).softmax(-1).multinomial(1, generator=generator).squeeze(1)
     plain, cast = SimplexTemperatureScaling(), SimplexTemperatureScaling()
@@ -31,13 +35,13 @@ def test_a_stream_gives_each_step_its_batch_and_is_read_no_further() -> None:
         seen.append(x.item())
         return (weight - x) ** 2
 
-    minimise(loss, [weight], 3, 0.1, stream=stream)
+    minimise(loss, stream, [weight], n_steps=3, learning_rate=0.1)
     assert seen == [0.0, 1.0, 2.0]
     assert next(stream)[0] == 3.0
 
 
 def test_no_gradient_is_left_behind() -> None:
     weight = nn.Parameter(torch.tensor(1.0))
-    minimise(lambda: weight**2, [weight], 2, 0.1)
+    minimise(lambda: weight**2, repeat(()), [weight], n_steps=2, learning_rate=0.1)
     assert weight.grad is None
     assert weight < 1.0

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from simplexcal.calibrators._optim import batches, glorot_uniform, mlp
+from simplexcal.calibrators._optim import glorot_uniform, mlp, row_batches
 from simplexcal.calibrators.parameterized import ParameterizedTemperatureScaling, squared_error
 from simplexcal.types import Outputs
 
@@ -121,7 +121,7 @@ def test_equal_logits_give_a_network_without_output_and_still_end(generator: Gen
     torch.testing.assert_close(prediction.probs, torch.full((6, 3), 1 / 3))
 
 
-# --- promises of every method -----------------------------------------------------------------------------------------
+# --- promises of every method ---------------------------------------------------------------------
 
 
 def test_the_same_generator_gives_the_same_bits_and_a_second_fit_forgets_the_first() -> None:
@@ -168,11 +168,11 @@ def test_labels_are_the_networks_own_and_probabilities_sum_to_one(
     assert (prediction.aleatoric, prediction.epistemic) == (None, None)
 
 
-# --- training machinery -----------------------------------------------------------------------------------------------
+# --- training machinery ---------------------------------------------------------------------------
 
 
 def test_batches_are_rounds_of_all_rows_in_a_new_order(generator: Generator) -> None:
-    stream = batches(10, 4, generator, torch.device("cpu"))
+    stream = row_batches(10, 4, generator, torch.device("cpu"))
     rounds = [[next(stream) for _ in range(3)] for _ in range(2)]
     assert [[len(rows) for rows in one] for one in rounds] == [[4, 4, 2], [4, 4, 2]]
     orders = [torch.cat(one) for one in rounds]

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.quick_heads import quick_heads
 from hypothesis import given
 from hypothesis.strategies import floats, integers, sampled_from
 from torch import Generator, Tensor, nn
@@ -17,8 +18,14 @@ from simplexcal import (
     TemperatureScaling,
 )
 from simplexcal.calibrators import _branch_network, _likelihood_head
-from simplexcal.calibrators._branch_network import Branch, Pool, negative_log_density
-from simplexcal.calibrators._likelihood_head import Head, jeffreys_weight, led, statistics
+from simplexcal.calibrators._branch_network import Branch, MemberBatch, negative_log_density
+from simplexcal.calibrators._likelihood_head import (
+    HeadSettings,
+    LikelihoodHead,
+    jeffreys_weight,
+    scale_margin,
+    statistics,
+)
 from simplexcal.calibrators._line_search import golden_section
 from simplexcal.calibrators.base import Task
 from simplexcal.calibrators.temperature import fit_log_temperature
@@ -30,7 +37,8 @@ SMALL: dict[str, Any] = {"widths": (8,), "n_steps": 30, "pool_size": 300, "batch
 def synthetic(
     n: int, k: int, seed: int = 0, sharpness: float = 2.0
 ) -> tuple[nn.Linear, Outputs, Tensor]:
-    """Features, a head, and labels drawn from a softmax that the head's logits overstate by ``sharpness``."""
+    """Features, a head, and labels drawn from a softmax that the head's logits overstate by
+    ``sharpness``."""
     g = torch.Generator().manual_seed(seed)
     head = nn.Linear(2 * k, k)
     nn.init.normal_(head.weight, std=2 * (2 * k) ** -0.5, generator=g)
@@ -46,14 +54,14 @@ def synthetic(
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few steps for the head, where its quality does not matter."""
-    monkeypatch.setattr(_likelihood_head, "N_STEPS", 20)
+    quick_heads(monkeypatch, 20)
 
 
 def nll(probs: Tensor, labels: Tensor) -> float:
     return float(-probs.gather(1, labels[:, None]).log().mean())
 
 
-# --- the branch -------------------------------------------------------------------------------------------------------
+# --- the branch -----------------------------------------------------------------------------------
 
 
 def test_the_loss_is_the_papers_formula() -> None:
@@ -70,20 +78,20 @@ def test_the_loss_is_the_papers_formula() -> None:
         + ((lam + 1) * pi.log()).sum(-1)
         + k * (alpha * pi**-lam).sum(-1).log()
     ).mean(-1)
-    ours = negative_log_density(branch, Pool(logits, features, pi.log()))
+    ours = negative_log_density(branch, MemberBatch(logits, features, pi.log()))
     torch.testing.assert_close(
         ours, printed - torch.tensor(3.0).lgamma()
     )  # the paper drops ln Γ(K)
 
 
-def test_heads_trained_together_do_not_see_each_other() -> None:
+def test_members_trained_together_do_not_see_each_other() -> None:
     g = torch.Generator().manual_seed(0)
     branch = Branch(3, 5, (7, 4))
     branch.initialise(g)
     features = torch.randn(6, 5, generator=g)
     for i in range(3):
         alone = Branch(1, 5, (7, 4))
-        alone.load_state_dict(branch.take(i))
+        alone.load_state_dict(branch.member_state(i))
         torch.testing.assert_close(alone(features)[0], branch(features)[i])
 
 
@@ -104,7 +112,7 @@ def test_training_stays_finite(beta: float, k: int, monkeypatch: pytest.MonkeyPa
     head, outputs, labels = synthetic(2 * k, k)
     losses: list[Tensor] = []
 
-    def recorded(branch: Branch, batch: Pool) -> Tensor:
+    def recorded(branch: Branch, batch: MemberBatch) -> Tensor:
         losses.append(negative_log_density(branch, batch).detach())
         return negative_log_density(branch, batch)
 
@@ -119,7 +127,7 @@ def test_training_stays_finite(beta: float, k: int, monkeypatch: pytest.MonkeyPa
 def test_training_lowers_the_loss() -> None:
     head, outputs, labels = synthetic(400, 5)
     mixup = FeatureMixup(head, outputs, labels)
-    batch = _branch_network._draw(mixup, [1.0], 2000, torch.Generator().manual_seed(9))
+    batch = _branch_network._sample(mixup, [1.0], 2000, torch.Generator().manual_seed(9))
     sts = SimplexTemperatureScaling(betas=(1.0,), likelihood_head=False, n_steps=300)
     sts.fit(outputs, labels, mixup=mixup, generator=torch.Generator().manual_seed(1))
     untrained = Branch(1, 10, sts.widths)
@@ -129,11 +137,11 @@ def test_training_lowers_the_loss() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "annealed"),
+    ("method", "decayed"),
     [(SimplexTemperatureScaling(), True), (SimplexTemperatureScaling.paper(), False)],
 )
 def test_the_rate_of_the_default_goes_to_0_and_the_papers_is_fixed(
-    method: SimplexTemperatureScaling, annealed: bool, monkeypatch: pytest.MonkeyPatch
+    method: SimplexTemperatureScaling, decayed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rates: list[float] = []
     step = torch.optim.Adam.step
@@ -149,24 +157,25 @@ def test_the_rate_of_the_default_goes_to_0_and_the_papers_is_fixed(
         outputs, labels, mixup=FeatureMixup(head, outputs, labels)
     )
     cosine = [0.0005 * (1 + math.cos(math.pi * i / 30)) for i in range(30)]
-    assert rates == pytest.approx(cosine if annealed else [0.001] * 30)
+    assert rates == pytest.approx(cosine if decayed else [0.001] * 30)
 
 
 def test_beta_is_the_one_with_the_smallest_ece() -> None:
     _, outputs, labels = synthetic(500, 4)
-    heads = Branch(
+    members = Branch(
         3, 8, ()
     )  # one layer with zero weights: λ is softplus of the bias, whatever the input
-    heads.biases[0].data[:, 0, 0] = torch.tensor([-3.0, 2.0, 20.0])
+    members.biases[0].data[:, 0, 0] = torch.tensor([-3.0, 2.0, 20.0])
     temperatures = (
-        torch.nn.functional.softplus(heads.biases[0].detach().flatten()) + _branch_network.SMALLEST
+        torch.nn.functional.softplus(members.biases[0].detach().flatten())
+        + _branch_network.SMALLEST
     )
     correct = outputs.label == labels
     errors = [
         float(ece(Concrete(outputs.logits, float(t)).mean.amax(-1), correct)) for t in temperatures
     ]
     chosen = SimplexTemperatureScaling(likelihood_head=False)._smallest_ece(
-        heads, Task(outputs, labels, None, None, False)
+        members, Task(outputs, labels, None, None, False)
     )
     assert chosen == errors.index(min(errors)) == 1
 
@@ -198,11 +207,13 @@ def test_each_beta_needs_a_fit_with_mixes() -> None:
         SimplexTemperatureScaling(),
         SimplexTemperatureScaling().fit(outputs, labels),
     ):
-        with pytest.raises(ValueError, match=r"^There is no head for each β: .* Fit again.$"):
+        with pytest.raises(
+            ValueError, match=r"^There is no ensemble member for each β: .* Fit again.$"
+        ):
             calibrator.each_beta()
 
 
-# --- the head ---------------------------------------------------------------------------------------------------------
+# --- the head -------------------------------------------------------------------------------------
 
 
 def test_statistics_by_hand() -> None:
@@ -210,12 +221,10 @@ def test_statistics_by_hand() -> None:
     p = 1 / (1 + torch.tensor(-2.0).exp())
     entropy = -(p * p.log() + (1 - p) * (1 - p).log())
     expected = torch.stack([torch.tensor(2.0), (-p.log()).log(), entropy, torch.tensor(1.0)])
-    torch.testing.assert_close(statistics(z)[0], expected)
+    torch.testing.assert_close(statistics(z, 10)[0], expected)
 
 
-def test_the_default_has_a_better_likelihood_than_temperature_scaling_where_one_temperature_is_not_enough() -> (
-    None
-):
+def test_the_default_has_a_better_likelihood_than_one_temperature() -> None:
     # half of the inputs are far over-confident, half are right: no single T mends both
     _, outputs, labels = synthetic(4000, 6, sharpness=1.0)
     wild = outputs.logits.amax(-1) > outputs.logits.amax(-1).median()
@@ -249,15 +258,16 @@ def test_an_underconfident_network_is_sharpened() -> None:
     assert nll(sts(outputs).probs, labels) < nll(outputs.logits.softmax(-1), labels)
 
 
-def test_the_lead_by_hand() -> None:
+def test_the_scaled_margin_by_hand() -> None:
     z, double = torch.tensor([[3.0, 1.0, 0.0]]), torch.tensor([2.0]).log()
-    torch.testing.assert_close(led(z, double), torch.tensor([[5.0, 1.0, 0.0]]))
-    torch.testing.assert_close(led(z, -double), torch.tensor([[2.0, 1.0, 0.0]]))
-    assert torch.equal(led(z, torch.zeros(1)), z)
+    torch.testing.assert_close(scale_margin(z, double), torch.tensor([[5.0, 1.0, 0.0]]))
+    torch.testing.assert_close(scale_margin(z, -double), torch.tensor([[2.0, 1.0, 0.0]]))
+    assert torch.equal(scale_margin(z, torch.zeros(1)), z)
     tied = torch.tensor([[1.0, 4.0, 4.0]])
-    assert torch.equal(led(tied, double), tied)
+    assert torch.equal(scale_margin(tied, double), tied)
     torch.testing.assert_close(
-        led(z.expand(2, 5, 3), double.expand(2, 5)), torch.tensor([5.0, 1.0, 0.0]).expand(2, 5, 3)
+        scale_margin(z.expand(2, 5, 3), double.expand(2, 5)),
+        torch.tensor([5.0, 1.0, 0.0]).expand(2, 5, 3),
     )
 
 
@@ -267,23 +277,24 @@ def test_the_lead_by_hand() -> None:
     scale=sampled_from([1e-6, 1.0, 1e4]),
     eta=floats(-7, 7),
 )
-def test_no_lead_changes_the_prediction_or_the_other_classes(
+def test_no_margin_changes_the_prediction_or_the_other_classes(
     seed: int, k: int, scale: float, eta: float
 ) -> None:
     z = 5 + scale * torch.randn(
         20, k, generator=torch.Generator().manual_seed(seed)
-    )  # small leads beside large logits
-    moved, label = led(z, torch.full((20,), eta)), z.argmax(-1, keepdim=True)
+    )  # small margins beside large logits
+    moved, label = scale_margin(z, torch.full((20,), eta)), z.argmax(-1, keepdim=True)
     assert torch.equal(moved.gather(1, label), moved.amax(-1, keepdim=True))
     assert torch.equal(moved.scatter(1, label, 0.0), z.scatter(1, label, 0.0))
 
 
 def test_a_confidence_that_is_wrong_by_itself_is_put_right() -> None:
-    # the lead is overstated, all else is right: no temperature can mend the one without spoiling the other
+    # the margin is overstated, all else is right: no temperature can mend the one without spoiling
+    # the other
     g = torch.Generator().manual_seed(0)
     truth = 2 * torch.randn(8000, 6, generator=g)
     labels = torch.multinomial(truth.softmax(-1), 1, generator=g).squeeze(1)
-    outputs = Outputs(led(truth, torch.full((8000,), 0.7)))
+    outputs = Outputs(scale_margin(truth, torch.full((8000,), 0.7)))
     fit, test = slice(0, 4000), slice(4000, None)
     sts = SimplexTemperatureScaling().fit(
         outputs[fit], labels[fit], generator=torch.Generator().manual_seed(0)
@@ -301,9 +312,11 @@ def test_a_confidence_that_is_wrong_by_itself_is_put_right() -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_the_lead_is_the_most_likely_one_on_unseen_folds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_margin_offset_is_the_most_likely_one_on_held_out_folds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     _, outputs, labels = synthetic(300, 3)
-    leads: list[float] = []
+    offsets: list[float] = []
 
     def on_a_grid(function: Callable[[float], float], low: float, high: float, steps: int) -> float:
         width = (high - low) / 80
@@ -316,7 +329,7 @@ def test_the_lead_is_the_most_likely_one_on_unseen_folds(monkeypatch: pytest.Mon
         assert (
             function(found) <= min(values) + curvature / 2 * 0.005**2
         )  # it may be 0.005 off, and no more
-        leads.append(found)
+        offsets.append(found)
         return found
 
     monkeypatch.setattr(_likelihood_head, "golden_section", on_a_grid)
@@ -324,15 +337,15 @@ def test_the_lead_is_the_most_likely_one_on_unseen_folds(monkeypatch: pytest.Mon
         Outputs(outputs.logits), labels, generator=torch.Generator().manual_seed(0)
     )
     assert sts.head_network is not None
-    assert leads == [pytest.approx(float(sts.head_network.lead))]
-    assert -2 < leads[0] < 2
+    assert offsets == [pytest.approx(float(sts.head_network.margin_offset))]
+    assert -2 < offsets[0] < 2
 
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(
     "seed", [41, 61]
 )  # of 200, those where it did while the scores' mean was float32
-def test_rounding_as_on_another_device_does_not_move_the_lead(
+def test_rounding_as_on_another_device_does_not_move_the_margin_offset(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def rounded(*arguments: Any) -> Tensor:
@@ -340,28 +353,30 @@ def test_rounding_as_on_another_device_does_not_move_the_lead(
         return scores * (1 + 6e-8 * torch.randn(scores.shape, generator=noise))
 
     _, outputs, labels = synthetic(300, 3, seed)
-    exact, leads = _likelihood_head._doubted, []
+    exact, offsets = _likelihood_head._penalised_likelihood, []
     for i in range(5):
         noise = torch.Generator().manual_seed(i)
-        monkeypatch.setattr(_likelihood_head, "_doubted", rounded if i else exact)
+        monkeypatch.setattr(_likelihood_head, "_penalised_likelihood", rounded if i else exact)
         sts = SimplexTemperatureScaling().fit(
             Outputs(outputs.logits), labels, generator=torch.Generator().manual_seed(0)
         )
         assert sts.head_network is not None
-        leads.append(float(sts.head_network.lead))
-    assert len(set(leads)) == 1
+        offsets.append(float(sts.head_network.margin_offset))
+    assert len(set(offsets)) == 1
 
 
-def test_an_untrusted_head_is_temperature_scaling() -> None:
+def test_a_head_shrunk_to_0_is_temperature_scaling() -> None:
     logits = torch.randn(20, 7, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(Head(7)(logits).mean, logits.softmax(-1), rtol=0, atol=1e-4)
+    torch.testing.assert_close(
+        LikelihoodHead(7, HeadSettings())(logits).mean, logits.softmax(-1), rtol=0, atol=1e-4
+    )
 
 
-def test_trust_takes_the_surest_gain() -> None:
+def test_trust_takes_the_one_standard_error() -> None:
     flat = torch.zeros(100)
     noisy = torch.randn(100, generator=torch.Generator().manual_seed(0)) * 5 + 0.1
-    assert _likelihood_head._surest_gain(torch.stack([flat, noisy])) == 0
-    assert _likelihood_head._surest_gain(torch.stack([flat, noisy, flat + 0.05])) == 2
+    assert _likelihood_head._one_standard_error(torch.stack([flat, noisy])) == 0
+    assert _likelihood_head._one_standard_error(torch.stack([flat, noisy, flat + 0.05])) == 2
 
 
 @pytest.mark.usefixtures("quick")
@@ -397,25 +412,28 @@ def test_half_an_error_by_hand(n: int, k: int, expected: float) -> None:
 def test_the_temperature_is_fitted_with_half_an_error_more() -> None:
     _, outputs, labels = synthetic(100, 3)
     sts = SimplexTemperatureScaling().fit(Outputs(outputs.logits), labels)
-    expected = fit_log_temperature(outputs.logits, labels, doubt=3 / 4 / 100)
+    expected = fit_log_temperature(outputs.logits, labels, prior_weight=3 / 4 / 100)
     assert float(sts.log_temperature) == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore:All 60 inputs")
-@pytest.mark.parametrize(("doubt", "trust"), [(jeffreys_weight, 0.0), (lambda n, k: 0.0, 1.0)])
-def test_a_head_that_only_sharpens_is_not_trusted(
-    doubt: Any, trust: float, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("prior_weight", "shrinkage"), [(jeffreys_weight, 0.0), (lambda n, k: 0.0, 1.0)]
+)
+def test_a_head_that_only_sharpens_is_shrunk(
+    prior_weight: Any, shrinkage: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # 60 inputs alike and all right: T with the prior is the best there is, but the likelihood alone would undo it
-    monkeypatch.setattr(_likelihood_head, "jeffreys_weight", doubt)
+    # 60 inputs alike and all right: T with the prior is the best there is, but the likelihood alone
+    # would undo it
+    monkeypatch.setattr(_likelihood_head, "jeffreys_weight", prior_weight)
     labels = torch.arange(60) % 3
     sts = SimplexTemperatureScaling()
     sts.fit(Outputs(2.0 * one_hot(labels)), labels, generator=torch.Generator().manual_seed(0))
     assert sts.head_network is not None
-    assert sts.head_network.trust == trust
+    assert sts.head_network.shrinkage == shrinkage
 
 
-# --- the calibrator ---------------------------------------------------------------------------------------------------
+# --- the calibrator -------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("quick")
@@ -487,7 +505,7 @@ def test_the_paper_needs_mixes_and_features() -> None:
     head, outputs, labels = synthetic(100, 3)
     with pytest.raises(
         ValueError,
-        match=r"`mixup` must be given: this SimplexTemperatureScaling learns from mixed samples alone",
+        match=r"`mixup` must be given: this SimplexTemperatureScaling learns from mixup samples",
     ):
         SimplexTemperatureScaling(likelihood_head=False, **SMALL).fit(outputs, labels)
     mixup = FeatureMixup(head, outputs, labels)
@@ -516,7 +534,7 @@ def test_betas_must_be_positive() -> None:
 def test_classes_that_the_network_rules_out_do_not_matter(
     ruled_out: float, generator: Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_likelihood_head, "N_STEPS", 50)
+    quick_heads(monkeypatch, 50)
     logits = 2 * torch.randn(300, 4, generator=generator)
     labels = (logits / 1.5).softmax(-1).multinomial(1, generator=generator).squeeze(1)
     out = (torch.rand(300, 4, generator=generator) < 0.2).scatter(1, labels.unsqueeze(1), False)
@@ -533,7 +551,7 @@ def test_classes_that_the_network_rules_out_do_not_matter(
 def test_a_class_at_minus_infinity_has_no_probability(
     generator: Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_likelihood_head, "N_STEPS", 50)
+    quick_heads(monkeypatch, 50)
     logits = 2 * torch.randn(300, 4, generator=generator)
     labels = (logits / 1.5).softmax(-1).multinomial(1, generator=generator).squeeze(1)
     fitted = SimplexTemperatureScaling().fit(Outputs(logits), labels, generator=generator)

@@ -25,7 +25,8 @@ def simulate(n: int, k: int, temperature: float, generator: Generator) -> tuple[
 
 
 def exact_nll(log_t: float, logits: list[list[float]], labels: list[int]) -> mpmath.mpf:
-    """Return Σ -ln softmax(z / T)_y in 30 digits: a float64 loss would hide its minimum in 1e-8 of rounding."""
+    """Return Σ -ln softmax(z / T)_y in 30 digits: a float64 loss would hide its minimum in 1e-8 of
+    rounding."""
     scale = mpmath.exp(-mpmath.mpf(log_t))
     pairs = zip(logits, labels, strict=True)
     return mpmath.fsum(
@@ -95,48 +96,51 @@ def test_all_correct_warns_and_stays_finite(generator: Generator) -> None:
 
 
 def test_half_an_error_in_five_by_hand() -> None:
-    # z = (1, 0), three right, one wrong, and half a sample of each class: σ(1/T) = 3.5 / 5, so 1/T = ln(7/3)
+    # z = (1, 0), three right, one wrong, and half a sample of each class: σ(1/T) = 3.5 / 5, so 1/T
+    # = ln(7/3)
     logits, labels = torch.tensor([[1.0, 0.0]]).repeat(4, 1), torch.tensor([0, 0, 0, 1])
-    log_t = fit_log_temperature(logits, labels, doubt=1 / 4)
+    log_t = fit_log_temperature(logits, labels, prior_weight=1 / 4)
     assert log_t == pytest.approx(-math.log(math.log(7 / 3)), rel=0, abs=1e-14)
 
 
 @pytest.mark.parametrize(("k", "times"), [(2, 1), (3, 40), (5, 7)])
-def test_doubt_is_samples_of_every_class(k: int, times: int, generator: Generator) -> None:
+def test_the_prior_is_samples_of_every_class(k: int, times: int, generator: Generator) -> None:
     logits, labels = simulate(40, k, 1.5, generator)
-    doubted = (
+    added = (
         logits.repeat_interleave(k, 0),
         torch.arange(k).repeat(40),
     )  # each input once in each class
-    all_logits = torch.cat([logits.repeat(times, 1), doubted[0]])
-    all_labels = torch.cat([labels.repeat(times), doubted[1]])
+    all_logits = torch.cat([logits.repeat(times, 1), added[0]])
+    all_labels = torch.cat([labels.repeat(times), added[1]])
     expected = fit_log_temperature(all_logits, all_labels)
-    assert fit_log_temperature(logits, labels, doubt=k / times) == pytest.approx(
+    assert fit_log_temperature(logits, labels, prior_weight=k / times) == pytest.approx(
         expected, rel=0, abs=1e-12
     )
 
 
-@given(seed=integers(0, 2**31), k=integers(2, 20), doubt=floats(-4, 0).map(lambda x: 10**x))
-def test_doubt_raises_the_temperature(seed: int, k: int, doubt: float) -> None:
+@given(seed=integers(0, 2**31), k=integers(2, 20), prior_weight=floats(-4, 0).map(lambda x: 10**x))
+def test_the_prior_raises_the_temperature(seed: int, k: int, prior_weight: float) -> None:
     logits, labels = simulate(100, k, 2.0, Generator().manual_seed(seed))
-    assert fit_log_temperature(logits, labels) < fit_log_temperature(logits, labels, doubt)
+    assert fit_log_temperature(logits, labels) < fit_log_temperature(logits, labels, prior_weight)
 
 
 @given(seed=integers(0, 2**31), k=integers(2, 20))
-def test_a_little_doubt_moves_the_temperature_in_proportion(seed: int, k: int) -> None:
-    # where d/du of the loss stays 0: du (mean Var_p z) = -doubt (mean E_p z - mean z), and d ln T = -du / u
+def test_a_small_prior_weight_moves_the_temperature_in_proportion(seed: int, k: int) -> None:
+    # where d/du of the loss stays 0: du (mean Var_p z) = -w (mean E_p z - mean z), and d ln T =
+    # -du / u
     logits, labels = simulate(100, k, 2.0, Generator().manual_seed(seed))
     log_t = fit_log_temperature(logits, labels)
     probs = (logits / math.exp(log_t)).softmax(-1)
     mean = (probs * logits).sum(-1)
     variance = (probs * logits.square()).sum(-1) - mean.square()
     rate = math.exp(log_t) * ((mean - logits.mean(-1)).mean() / variance.mean()).item()
-    moved = fit_log_temperature(logits, labels, doubt=1e-6) - log_t
+    moved = fit_log_temperature(logits, labels, prior_weight=1e-6) - log_t
     assert moved == pytest.approx(1e-6 * rate, rel=1e-3)
 
 
-def test_all_correct_with_doubt_warns_and_has_the_temperature_of_the_prior() -> None:
-    # n right and, of the prior, half a sample of each class: σ(1/T) = (n + ½) / (n + 1), so 1/T = ln(2n + 1)
+def test_all_correct_with_a_prior_warns_and_has_the_temperature_of_the_prior() -> None:
+    # n right and, of the prior, half a sample of each class: σ(1/T) = (n + ½) / (n + 1), so 1/T =
+    # ln(2n + 1)
     logits, labels = (
         torch.tensor([[1.0, 0.0], [0.0, 1.0]]).repeat(25, 1),
         torch.tensor([0, 1]).repeat(25),
@@ -144,7 +148,7 @@ def test_all_correct_with_doubt_warns_and_has_the_temperature_of_the_prior() -> 
     with pytest.warns(
         UserWarning, match=r"All 50 inputs are classified correctly.* set by the prior\."
     ):
-        log_t = fit_log_temperature(logits, labels, doubt=1 / 50)
+        log_t = fit_log_temperature(logits, labels, prior_weight=1 / 50)
     assert log_t == pytest.approx(-math.log(math.log(101)), rel=0, abs=1e-12)
 
 

@@ -3,18 +3,19 @@ import pytest
 import torch
 from numpy.polynomial.chebyshev import chebvander
 
-from simplexcal.concrete._chebyshev import place, sum_over_classes, value_at_classes
-from simplexcal.concrete._kernel import RESOLUTIONS
+from simplexcal.concrete._chebyshev import locate, sum_over_classes, value_at_classes
+from simplexcal.concrete._kernel import kernel_for
 
 DOUBLE = torch.float64
+KERNEL = kernel_for(torch.empty(1, 9, dtype=DOUBLE))
 
 
 @pytest.mark.parametrize("n", [3, 4, 18, 39])
 def test_sums_and_values_of_the_polynomials_equal_numpys(
     n: int, generator: torch.Generator
 ) -> None:
-    r = RESOLUTIONS[DOUBLE]
-    classes = place(-5 * torch.rand(2, 9, dtype=DOUBLE, generator=generator), r)
+    r = KERNEL.resolution
+    classes = locate(-5 * torch.rand(2, 9, dtype=DOUBLE, generator=generator), KERNEL)
     s = (
         np.resize([1, 1, -1, -1], n)
         * chebvander(classes.u.numpy(), n - 1)
@@ -30,13 +31,13 @@ def test_sums_and_values_of_the_polynomials_equal_numpys(
 
 @pytest.mark.parametrize("n", [3, 18])
 def test_derivatives_of_both(n: int, generator: torch.Generator) -> None:
-    r = RESOLUTIONS[DOUBLE]
-    gap = (-5 * torch.rand(2, 4, dtype=DOUBLE, generator=generator)).requires_grad_()
+    r = KERNEL.resolution
+    shifted = (-5 * torch.rand(2, 4, dtype=DOUBLE, generator=generator)).requires_grad_()
     factor = torch.randn(2, 4, dtype=DOUBLE, generator=generator).requires_grad_()
     c = torch.randn(2, n, dtype=DOUBLE, generator=generator).requires_grad_()
     functions = [
-        (lambda a, f: sum_over_classes(f, *place(a, r), r, n), (gap, factor)),
-        (lambda a, c: value_at_classes(c, *place(a, r), r), (gap, c)),
+        (lambda a, f: sum_over_classes(f, *locate(a, KERNEL), r, n), (shifted, factor)),
+        (lambda a, c: value_at_classes(c, *locate(a, KERNEL), r), (shifted, c)),
     ]
     for function, inputs in functions:
         assert torch.autograd.gradcheck(function, inputs)
@@ -46,28 +47,28 @@ def test_derivatives_of_both(n: int, generator: torch.Generator) -> None:
 def test_many_inputs_at_once_and_one_by_one_agree_under_torchs_transforms(
     generator: torch.Generator,
 ) -> None:
-    r = RESOLUTIONS[DOUBLE]
-    gap = -5 * torch.rand(3, 2, 4, dtype=DOUBLE, generator=generator)
+    r = KERNEL.resolution
+    shifted = -5 * torch.rand(3, 2, 4, dtype=DOUBLE, generator=generator)
     c = torch.randn(2, 5, dtype=DOUBLE, generator=generator)
 
     def total(a: torch.Tensor) -> torch.Tensor:
-        return (value_at_classes(c, *place(a, r), r) ** 2).sum()
+        return (value_at_classes(c, *locate(a, KERNEL), r) ** 2).sum()
 
-    together = torch.func.vmap(torch.func.grad(total))(gap)
-    torch.testing.assert_close(together, torch.stack([torch.func.grad(total)(a) for a in gap]))
+    together = torch.func.vmap(torch.func.grad(total))(shifted)
+    torch.testing.assert_close(together, torch.stack([torch.func.grad(total)(a) for a in shifted]))
 
 
 @pytest.mark.filterwarnings(
     "ignore:`torch.jit.script` is deprecated:DeprecationWarning"
 )  # torch's own use of it
 def test_forward_and_backward_derivatives_agree(generator: torch.Generator) -> None:
-    r = RESOLUTIONS[DOUBLE]
-    gap = -5 * torch.rand(2, 4, dtype=DOUBLE, generator=generator)
+    r = KERNEL.resolution
+    shifted = -5 * torch.rand(2, 4, dtype=DOUBLE, generator=generator)
     step = torch.randn(2, 4, dtype=DOUBLE, generator=generator)
 
     def total(a: torch.Tensor) -> torch.Tensor:
-        c = sum_over_classes(a, *place(a, r), r, 5)
-        return value_at_classes(c, *place(a, r), r).sum()
+        c = sum_over_classes(a, *locate(a, KERNEL), r, 5)
+        return value_at_classes(c, *locate(a, KERNEL), r).sum()
 
-    forward = torch.func.jvp(total, (gap,), (step,))[1]
-    torch.testing.assert_close(forward, (torch.func.grad(total)(gap) * step).sum())
+    forward = torch.func.jvp(total, (shifted,), (step,))[1]
+    torch.testing.assert_close(forward, (torch.func.grad(total)(shifted) * step).sum())

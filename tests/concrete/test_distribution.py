@@ -35,7 +35,7 @@ def temperatures() -> Any:
     return floats(-3, 3).map(lambda exponent: 10**exponent)
 
 
-# --- exact values -----------------------------------------------------------------------------------------------------
+# --- exact values ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_CUDA)])
@@ -93,7 +93,8 @@ def test_three_classes_equal_a_nested_quadrature(temperature: float) -> None:
 
 @pytest.mark.parametrize("k", [2, 1000, 21841])
 def test_equal_logits_have_closed_moments(k: int) -> None:
-    # by symmetry E[π] = 1/K; for λ = 1, π is Dirichlet-like only for K = 2, where it is uniform on [0, 1]
+    # by symmetry E[π] = 1/K; for λ = 1, π is Dirichlet-like only for K = 2, where it is uniform on
+    # [0, 1]
     m = Concrete(torch.zeros(k, dtype=DOUBLE), 1.0).moments()
     torch.testing.assert_close(m.mean, torch.full((k,), 1 / k, dtype=DOUBLE), rtol=1e-12, atol=0)
     if k == 2:
@@ -204,7 +205,7 @@ def test_moments_agree_with_a_million_samples(generator: torch.Generator) -> Non
         assert ((values.mean(0) - exact).abs() <= five_errors).all()
 
 
-# --- promises ---------------------------------------------------------------------------------------------------------
+# --- promises -------------------------------------------------------------------------------------
 
 
 @given(shape=sampled_from(SHAPES), seed=integers(0, 2**31), k=integers(2, 1000), lam=temperatures())
@@ -283,7 +284,7 @@ def test_ties_stay_ties_and_keep_their_own_gradients() -> None:
     assert rows[1, 1] > 0 > rows[1, 2]
 
 
-# --- derivatives ------------------------------------------------------------------------------------------------------
+# --- derivatives ----------------------------------------------------------------------------------
 
 
 def moment(name: str, logits: Tensor, temperature: Tensor) -> Tensor:
@@ -324,7 +325,7 @@ def test_gradients_pass_a_saturated_mean() -> None:
     assert gradient.isfinite().all()
 
 
-# --- density and samples ----------------------------------------------------------------------------------------------
+# --- density and samples --------------------------------------------------------------------------
 
 
 def test_density_by_hand() -> None:
@@ -386,7 +387,7 @@ def test_samples_carry_gradients_only_when_asked(generator: torch.Generator) -> 
     assert not d.sample((2,), generator).requires_grad
 
 
-# --- the contract of torch.distributions ------------------------------------------------------------------------------
+# --- the contract of torch.distributions ----------------------------------------------------------
 
 
 def test_shapes_follow_torch_distributions(generator: torch.Generator) -> None:
@@ -432,7 +433,7 @@ def test_fitting_after_inference_mode_works() -> None:
     assert logits.grad is not None
 
 
-# --- errors -----------------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 NAN = float("nan")
 BAD: list[tuple[Any, Any, type[Exception], str]] = [

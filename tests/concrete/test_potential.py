@@ -12,7 +12,7 @@ GAMMA = float(np.euler_gamma)
 def test_chebyshev_polynomials_equal_numpys() -> None:
     x = torch.linspace(-1, 1, 101, dtype=torch.float64)
     np.testing.assert_allclose(
-        _potential._chebyshev(x, 48).numpy(), chebvander(x.numpy(), 47), atol=1e-12
+        _potential._chebyshev_series(x, 48).numpy(), chebvander(x.numpy(), 47), atol=1e-12
     )
 
 
@@ -42,7 +42,8 @@ def test_the_mean_and_the_slope_are_the_gradient_of_the_potential(
     value, mean, slope = _potential.potential(logits, temperature)
     d_logits, d_temperature = torch.autograd.grad(value.sum(), (logits, temperature))
     atol = {torch.float32: 2e-5, torch.float64: 1e-10}[dtype]
-    # max_i a_i is held at 0, so the gradient of the value is that of m minus one at the largest logit
+    # max_i a_i is held at 0, so the gradient of the value is that of m minus one at the largest
+    # logit
     top = torch.nn.functional.one_hot(logits.argmax(-1), 6)
     torch.testing.assert_close(d_logits + top, mean, rtol=0, atol=atol)
     torch.testing.assert_close(d_temperature, slope, rtol=0, atol=atol)

@@ -1,4 +1,5 @@
-"""onnxruntime against torch, for every method; and what an export must leave alone, refuse and say."""
+"""onnxruntime against torch, for every method; and what an export must leave alone, refuse and
+say."""
 
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import onnxruntime
 import pytest
 import torch
 from helpers.methods import METHODS, state
-from numpy.polynomial.chebyshev import chebpts1
+from helpers.quick_heads import quick_heads
 from torch import Generator, Tensor, nn
 
 import simplexcal
@@ -24,18 +25,15 @@ from simplexcal.calibrators import (
     SimplexTemperatureScaling,
     TemperatureScaling,
     Uncalibrated,
-    _likelihood_head,
 )
 from simplexcal.concrete import Concrete
-from simplexcal.concrete._gumbel_sum import LAST_RATIO
-from simplexcal.concrete._kernel import RESOLUTIONS
 from simplexcal.demo.lenet5 import normalise
 from simplexcal.demo.run import Data, prepare
 from simplexcal.io import save_calibrator
 from simplexcal.mixup import FeatureMixup
 from simplexcal.model import CalibratedModel
 from simplexcal.onnx import export, export_calibrator, export_model
-from simplexcal.onnx.concrete import ExportableConcrete
+from simplexcal.onnx.converter import convert
 from simplexcal.types import Outputs, Prediction
 
 ALL = METHODS | {
@@ -50,7 +48,7 @@ FEATURES = 12
 @pytest.fixture(autouse=True, scope="module")
 def _quick_heads() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_likelihood_head, "N_STEPS", 20)
+        quick_heads(patch, 20)
         yield
 
 
@@ -75,7 +73,7 @@ def assert_same(got: dict[str, Tensor], expected: Prediction, atol: float = 1e-5
     assert ("epistemic" in got) == ("aleatoric" in got) == (expected.epistemic is not None)
 
 
-# --- network and calibrator in one graph ------------------------------------------------------------------------------
+# --- network and calibrator in one graph ----------------------------------------------------------
 
 
 class Case(NamedTuple):
@@ -155,7 +153,7 @@ def test_the_names_are_in_the_promised_order(case: Case) -> None:
     assert found == names[: 5 if case.method.startswith("sts") else 3]
 
 
-# --- the calibrator alone ---------------------------------------------------------------------------------------------
+# --- the calibrator alone -------------------------------------------------------------------------
 
 
 def fitted(method: str, k: int, dtype: torch.dtype = torch.float32) -> Calibrator:
@@ -170,8 +168,9 @@ def fitted(method: str, k: int, dtype: torch.dtype = torch.float32) -> Calibrato
     calibrator = ALL[method]().fit(
         outputs, likely, mixup=FeatureMixup(head, outputs, likely), generator=seeded()
     )
-    if (own := getattr(calibrator, "likelihood_head", None)) is not None:
-        own.trust.fill_(0.5)  # after a few steps it would be 0
+    head = getattr(calibrator, "head_network", None)
+    if head is not None:
+        head.shrinkage.fill_(0.5)  # After a few steps it would be 0.
     return calibrator
 
 
@@ -262,31 +261,36 @@ def test_the_same_calibrator_gives_the_same_bytes(tmp_path: Path) -> None:
     ] == ["f"]
 
 
-# --- the moments ------------------------------------------------------------------------------------------------------
+# --- the moments ----------------------------------------------------------------------------------
+
+
+class Moments(nn.Module):
+    def forward(self, tensors: list[Tensor]) -> tuple[Tensor, ...]:
+        m = Concrete(*tensors, validate_args=False).moments()
+        return m.mean, m.expected_entropy, m.entropy
 
 
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.float32, 1e-6), (torch.float64, 1e-11)])
 @pytest.mark.parametrize("k", [2, 10, 1000])
-def test_the_exportable_moments_are_those_of_concrete(
-    k: int, dtype: torch.dtype, atol: float
+def test_onnxruntime_has_the_moments_of_concrete(
+    k: int, dtype: torch.dtype, atol: float, tmp_path: Path
 ) -> None:
     logits = rows(k, dtype)[0]
     temperature = (4 * torch.randn(257, generator=seeded(), dtype=dtype)).exp().clamp(1e-6, 1e6)
-    points = torch.from_numpy((chebpts1(RESOLUTIONS[dtype].terms) + 1) * (LAST_RATIO / 2)).to(dtype)
-    points = points[points <= 1]
-    temperature[: len(points)], temperature[len(points)] = points, 1.0
-    got, expected = (
-        ExportableConcrete(k, dtype)(logits, temperature),
-        Concrete(logits, temperature).moments(),
-    )
-    torch.testing.assert_close(got.mean, expected.mean, rtol=0, atol=atol)
+    temperature[0] = 1.0
+    tensors = {"logits": logits, "temperature": temperature}
+    model = convert(Moments(), tensors, ("mean", "expected_entropy", "entropy"), (0,))
+    (tmp_path / "file.onnx").write_bytes(model.SerializeToString())
+    got = run(tmp_path / "file.onnx", **tensors)
+    expected = Concrete(logits, temperature).moments()
+    torch.testing.assert_close(got["mean"], expected.mean, rtol=0, atol=atol)
     torch.testing.assert_close(
-        got.expected_entropy, expected.expected_entropy, rtol=atol, atol=atol
+        got["expected_entropy"], expected.expected_entropy, rtol=atol, atol=atol
     )
-    torch.testing.assert_close(got.entropy, expected.entropy, rtol=atol, atol=atol)
+    torch.testing.assert_close(got["entropy"], expected.entropy, rtol=atol, atol=atol)
 
 
-# --- other networks ---------------------------------------------------------------------------------------------------
+# --- other networks -------------------------------------------------------------------------------
 
 
 def model_of(net: nn.Module, method: str, *inputs: Any) -> CalibratedModel:
@@ -354,7 +358,8 @@ def test_an_input_that_is_no_tensor_is_refused(tmp_path: Path) -> None:
 
 
 class LastToken(nn.Module):
-    """Applies its head to all tokens and picks one, as decoders do, and returns log-probabilities."""
+    """Applies its head to all tokens and picks one, as decoders do, and returns log-
+    probabilities."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -430,7 +435,7 @@ def test_a_network_on_a_gpu_is_exported_from_there(method: str, tmp_path: Path) 
     assert_same(run(tmp_path / "net.onnx", inputs=x), model.cpu().predict(x))
 
 
-# --- what cannot be exported ------------------------------------------------------------------------------------------
+# --- what cannot be exported ----------------------------------------------------------------------
 
 
 class Chunked(Uncalibrated):
@@ -446,14 +451,7 @@ class Peeking(Uncalibrated):
         return Prediction(logits.softmax(-1), outputs.label)
 
 
-class Own(SimplexTemperatureScaling):
-    def _predict(self, outputs: Outputs) -> Prediction:
-        return Prediction(
-            outputs.logits.softmax(-1) + 0 * self._likely(outputs).mean, outputs.label
-        )
-
-
-@pytest.mark.parametrize("kind", [Chunked, Peeking, Own])
+@pytest.mark.parametrize("kind", [Chunked, Peeking])
 def test_a_method_that_cannot_be_exported_says_so(
     kind: Callable[[], Calibrator], tmp_path: Path
 ) -> None:
@@ -469,14 +467,26 @@ def test_a_method_that_cannot_be_exported_says_so(
     assert [p.read_text() for p in tmp_path.iterdir()] == ["what was there before"]
 
 
-def test_a_method_of_ones_own_is_exported_if_it_can_be(tmp_path: Path) -> None:
-    class Halved(Uncalibrated):
-        def _predict(self, outputs: Outputs) -> Prediction:
-            return Prediction((outputs.logits / 2).softmax(-1), outputs.label)
+class Halved(Uncalibrated):
+    def _predict(self, outputs: Outputs) -> Prediction:
+        return Prediction((outputs.logits / 2).softmax(-1), outputs.label)
 
+
+class Mixture(SimplexTemperatureScaling):
+    def _predict(self, outputs: Outputs) -> Prediction:
+        own = outputs.logits.softmax(-1)
+        return Prediction((own + self._likely(outputs).mean) / 2, outputs.label)
+
+
+@pytest.mark.parametrize("kind", [Halved, Mixture])
+def test_a_method_of_ones_own_is_exported_if_it_can_be(
+    kind: Callable[[], Calibrator], tmp_path: Path
+) -> None:
     logits = torch.randn(100, 4, generator=seeded())
-    calibrator = Halved().fit(Outputs(logits), torch.arange(100) % 4)
-    assert export_calibrator(calibrator, tmp_path / "file.onnx").method == "Halved"
+    labels = logits.argmax(-1).where(torch.arange(100) % 2 == 0, torch.arange(100) // 2 % 4)
+    calibrator = kind().fit(Outputs(logits), labels, generator=seeded())
+    written = export_calibrator(calibrator, tmp_path / "file.onnx")
+    assert written.method == type(calibrator).__name__
     assert_same(run(tmp_path / "file.onnx", logits=logits), calibrator(Outputs(logits)))
 
 
@@ -545,7 +555,7 @@ def test_inference_mode_does_no_harm(tmp_path: Path) -> None:
 def test_weights_too_large_for_one_file_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export, "LARGEST", 100)
+    monkeypatch.setattr(export, "MAX_BYTES", 100)
     with pytest.raises(
         ValueError, match=r"An ONNX file holds less than 2 GiB; these weights take .* alone"
     ):

@@ -1,4 +1,4 @@
-"""What the methods with a branch share: it learns from Multi-Mixup samples, for several values of β side by side."""
+"""The base of methods with a branch that learns from mixup samples, for several β at once."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from simplexcal._chunking import in_chunks
-from simplexcal.calibrators._branch_network import Branch, Pool, pools
+from simplexcal.calibrators._branch_network import Branch, MemberBatch, mixup_batches
 from simplexcal.calibrators._optim import check_n_features, minimise
 from simplexcal.calibrators.base import Calibrator, Task
 from simplexcal.metrics import ece
@@ -20,13 +20,25 @@ PAPER_WIDTHS = (1024, 1024, 512, 256)
 
 
 class BranchCalibrator(Calibrator):
-    """A method with one head of a branch for each β; the one with the smallest ECE stays (the paper's Appendix B).
+    """A method with a branch: one ensemble member is trained for each β.
 
-    It implements ``_losses`` and ``_means``.
+    The member with the smallest ECE on the calibration data is kept (the paper's Appendix B). A
+    method implements ``_losses`` and ``_means``.
+
+    Args:
+        betas: Dirichlet concentrations of the mixup weights.
+        widths: Hidden widths of the branch.
+        n_steps: Steps of Adam.
+        batch_size: Mixup samples in a step, for each β.
+        learning_rate: Learning rate of Adam.
+        weight_decay: Weight decay of Adam.
+        pool_size: Mixup samples drawn for each β.
+        resample: Draw new mixup samples whenever the pool is used up.
+        lr_decay: Decay the learning rate to 0 along a cosine.
     """
 
     uses_mixup = True
-    beta: Tensor
+    beta: Tensor  # of the member that was kept
     branch: Branch | None
 
     def __init__(
@@ -42,56 +54,64 @@ class BranchCalibrator(Calibrator):
         lr_decay: bool,
     ) -> None:
         super().__init__()
-        betas = tuple(map(float, betas))
-        if not betas or min(betas) <= 0:
+        self.betas = tuple(map(float, betas))
+        if not self.betas or min(self.betas) <= 0:
             raise ValueError(
-                f"`betas` must be positive numbers; got {betas}. The paper tries 0.2 to 2.0."
+                f"`betas` must be positive numbers; got {self.betas}. The paper tries 0.2 to 2.0."
             )
-        self.betas, self.widths, self.n_steps = betas, tuple(widths), n_steps
-        self.batch_size, self.learning_rate, self.weight_decay = (
-            batch_size,
-            learning_rate,
-            weight_decay,
-        )
-        self.pool_size, self.resample, self.lr_decay = pool_size, resample, lr_decay
-        self.tried: list[
-            dict[str, Tensor]
-        ] = []  # the state of each β's head, of the last fit; not saved
+        self.widths = tuple(widths)
+        self.n_steps = n_steps
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.pool_size = pool_size
+        self.resample = resample
+        self.lr_decay = lr_decay
+        # The state of each member after the last fit. It is not saved.
+        self.member_states: list[dict[str, Tensor]] = []
 
     def each_beta(self) -> dict[float, Self]:
-        """Return a fitted calibrator for each β that the fit has tried, not only for the one it chose."""
-        if self.n_classes is None or not self.tried:
+        """Return a fitted calibrator for each β that the fit has tried."""
+        if self.n_classes is None or not self.member_states:
             raise ValueError(
-                "There is no head for each β: they are there after a fit with mixup, and a file keeps the chosen one "
-                "alone. Fit again."
+                "There is no ensemble member for each β: they are there after a fit with mixup, "
+                "and a file keeps the chosen one alone. Fit again."
             )
-        return {
-            beta: self._with(beta, head) for beta, head in zip(self.betas, self.tried, strict=True)
-        }
+        members = zip(self.betas, self.member_states, strict=True)
+        return {beta: self._with_member(beta, state) for beta, state in members}
 
-    def _with(self, beta: float, head: dict[str, Tensor]) -> Self:
+    @property
+    def reads_features(self) -> bool:
+        """Whether there is a branch, which computes λ(x) from features."""
+        return self.branch is not None
+
+    def _with_member(
+        self,
+        beta: float,
+        member: dict[str, Tensor],
+    ) -> Self:
         settings: dict[str, Any] = {**self.settings, "betas": (beta,)}
         one = type(self)(**settings)
         one.build(int(self.n_classes or 0), self.n_features)
-        state = {**self.state_dict(), **{f"branch.{name}": value for name, value in head.items()}}
-        one.to(self.beta.device).load_state_dict(
-            {**state, "beta": torch.full_like(self.beta, beta)}
-        )
-        one.tried = [head]
+        branch = {f"branch.{name}": value for name, value in member.items()}
+        state = {**self.state_dict(), **branch, "beta": torch.full_like(self.beta, beta)}
+        one.to(self.beta.device).load_state_dict(state)
+        one.member_states = [member]
         return one.requires_grad_(False).eval()
 
     def _build(self, n_classes: int, n_features: int | None) -> None:
-        self.register_buffer("beta", torch.zeros(()))  # 0: no branch
-        self.branch = None if n_features is None else Branch(1, n_features, self.widths)
-        self.tried = []
+        self.register_buffer("beta", torch.zeros(()))
+        self.branch = None
+        if n_features is not None:
+            self.branch = Branch(1, n_features, self.widths)
+        self.member_states = []
 
     def _fit_branch(self, task: Task, mixup: Mixup) -> None:
         device = task.outputs.logits.device
-        heads = Branch(len(self.betas), check_n_features(task.outputs.n_features), self.widths).to(
-            device
-        )
-        heads.initialise(task.generator)
-        stream = pools(
+        n_features = check_n_features(task.outputs.n_features)
+        members = Branch(len(self.betas), n_features, self.widths).to(device)
+        members.initialise(task.generator)
+        batches = mixup_batches(
             mixup,
             self.betas,
             self.pool_size,
@@ -100,41 +120,46 @@ class BranchCalibrator(Calibrator):
             resample=self.resample,
         )
         minimise(
-            lambda *batch: self._losses(heads, Pool(*batch)).sum(),
-            heads.parameters(),
-            self.n_steps,
-            self.learning_rate,
-            self.weight_decay,
-            task.progress,
-            self.lr_decay,
-            stream,
+            lambda *batch: self._losses(members, MemberBatch(*batch)).sum(),
+            batches,
+            members.parameters(),
+            n_steps=self.n_steps,
+            learning_rate=self.learning_rate,
+            weight_decay=self.weight_decay,
+            lr_decay=self.lr_decay,
+            progress=task.progress,
         )
-        best = self._smallest_ece(heads, task) if len(self.betas) > 1 else 0
-        self.tried = [heads.take(i) for i in range(len(self.betas))]
-        self.branch = Branch(1, heads.n_features, self.widths).to(device)
-        self.branch.load_state_dict(self.tried[best])
+        best = 0
+        if len(self.betas) > 1:
+            best = self._smallest_ece(members, task)
+        self.member_states = [members.member_state(i) for i in range(len(self.betas))]
+        self.branch = Branch(1, n_features, self.widths).to(device)
+        self.branch.load_state_dict(self.member_states[best])
         self.beta.fill_(self.betas[best])
 
     @torch.no_grad()
-    def _smallest_ece(self, heads: Branch, task: Task) -> int:
-        """Return which head has the smallest ECE on the validation set, with 10 bins: the paper's rule."""
+    def _smallest_ece(self, members: Branch, task: Task) -> int:
+        """Return which member has the smallest ECE with 10 bins: the paper's rule."""
 
-        def confidence(logits: Tensor, features: Tensor) -> tuple[Tensor]:
-            return (
-                torch.stack(
-                    [mean.amax(-1) for mean in self._means(heads, Outputs(logits, features))], -1
-                ),
-            )
+        def confidences(logits: Tensor, features: Tensor) -> tuple[Tensor]:
+            means = self._means(members, Outputs(logits, features))
+            return (torch.stack([mean.amax(-1) for mean in means], -1),)
 
-        logits, features = task.outputs.logits, cast(Tensor, task.outputs.features)
-        (found,) = in_chunks(confidence, logits, features, width=logits.shape[1])
-        errors = [ece(column, task.outputs.label == task.labels) for column in found.T]
+        logits = task.outputs.logits
+        features = cast(Tensor, task.outputs.features)
+        (found,) = in_chunks(confidences, logits, features, width=logits.shape[1])
+        correct = task.outputs.label == task.labels
+        errors = [ece(confidence, correct) for confidence in found.T]
         return int(torch.stack(errors).nan_to_num(torch.inf).argmin())
 
     @abstractmethod
-    def _losses(self, heads: Branch, batch: Pool) -> Tensor:
-        """Return the mean loss of each head on its mixed samples (H,)."""
+    def _losses(self, members: Branch, batch: MemberBatch) -> Tensor:
+        """Return the mean loss of each member on its mixup samples (H,)."""
 
     @abstractmethod
-    def _means(self, heads: Branch, outputs: Outputs) -> Iterable[Tensor]:
-        """Yield the probabilities (N, K) that each head gives."""
+    def _means(
+        self,
+        members: Branch,
+        outputs: Outputs,
+    ) -> Iterable[Tensor]:
+        """Yield the probabilities (N, K) that each member gives."""

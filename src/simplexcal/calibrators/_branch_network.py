@@ -1,4 +1,4 @@
-"""The branch of Simplex Temperature Scaling: features → λ(x), trained by the Concrete likelihood of mixed samples."""
+"""The branch of Simplex Temperature Scaling: features → λ(x), trained on mixup samples."""
 
 from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
@@ -8,22 +8,35 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn.functional import softplus
 
-from simplexcal.calibrators._optim import batches, draw_uniform
+from simplexcal.calibrators._optim import row_batches, uniform_
 from simplexcal.concrete import Concrete
 from simplexcal.mixup import Mixup
 from simplexcal.types import Outputs
 
-SMALLEST = 1e-6  # λ never underflows to 0
+SMALLEST = 1e-6  # λ never underflows to 0.
 
 
 class Branch(nn.Module):
-    """λ = softplus(MLP(features)) for several heads at once, one for each β: every layer is one batched product."""
+    """λ = softplus(MLP(features)) for several ensemble members at once.
 
-    def __init__(self, n_heads: int, n_features: int, widths: Sequence[int]) -> None:
+    Every layer is one batched product.
+
+    Args:
+        n_members: H, one member for each β.
+        n_features: D.
+        widths: Hidden widths.
+    """
+
+    def __init__(
+        self,
+        n_members: int,
+        n_features: int,
+        widths: Sequence[int],
+    ) -> None:
         super().__init__()
         sizes = [n_features, *widths, 1]
-        self.weights = nn.ParameterList(torch.zeros(n_heads, i, o) for i, o in pairwise(sizes))
-        self.biases = nn.ParameterList(torch.zeros(n_heads, 1, o) for o in sizes[1:])
+        self.weights = nn.ParameterList(torch.zeros(n_members, i, o) for i, o in pairwise(sizes))
+        self.biases = nn.ParameterList(torch.zeros(n_members, 1, o) for o in sizes[1:])
 
     @property
     def n_features(self) -> int:
@@ -31,48 +44,74 @@ class Branch(nn.Module):
         return int(self.weights[0].shape[1])
 
     def initialise(self, generator: Generator | None) -> None:
-        """Draw weights and biases as nn.Linear does, from U(-1/√fan_in, 1/√fan_in)."""
+        """Draw weights and biases as nn.Linear does, from U(-1/√fan_in, 1/√fan_in).
+
+        Args:
+            generator: Source of randomness.
+        """
         for weight, bias in zip(self.weights, self.biases, strict=True):
             bound = weight.shape[1] ** -0.5
-            draw_uniform(weight, bound, generator)
-            draw_uniform(bias, bound, generator)
+            uniform_(weight, bound, generator)
+            uniform_(bias, bound, generator)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return λ (H, n) for features (H, n, D), or for the same features (n, D) in every head."""
+        """Return λ (H, n).
+
+        Args:
+            features: Those of each member, (H, n, D), or the same for all members, (n, D).
+        """
         if features.shape[-1] != self.n_features:
-            raise self._of_another(features.shape[-1])
-        x = features.to(self.weights[0].dtype).expand(len(self.weights[0]), *features.shape[-2:])
-        for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            x = torch.baddbmm(bias, torch.relu(x) if i else x, weight)
+            raise self._wrong_features(features.shape[-1])
+        first, *others = zip(self.weights, self.biases, strict=True)
+        weight, bias = first
+        x = features.to(weight.dtype).expand(len(weight), *features.shape[-2:])
+        x = torch.baddbmm(bias, x, weight)
+        for weight, bias in others:
+            x = torch.baddbmm(bias, torch.relu(x), weight)
         return softplus(x.squeeze(-1)) + SMALLEST
 
-    def of(self, outputs: Outputs) -> Tensor:
-        """Return λ (H, N) for a network's outputs, in the dtype of its logits."""
+    def temperatures(self, outputs: Outputs) -> Tensor:
+        """Return λ (H, N) in the dtype of the logits.
+
+        Args:
+            outputs: A network's outputs, with features.
+        """
         if outputs.features is None:
-            raise self._of_another(None)
+            raise self._wrong_features(None)
         temperatures: Tensor = self(outputs.features)
         return temperatures.to(outputs.logits)
 
-    def _of_another(self, n_features: int | None) -> ValueError:
+    def member_state(self, member: int) -> dict[str, Tensor]:
+        """Return the state dict of a branch that has this member alone.
+
+        Args:
+            member: Number of the member.
+        """
+        one = slice(member, member + 1)
+        return {name: value[one].clone() for name, value in self.state_dict().items()}
+
+    def _wrong_features(self, n_features: int | None) -> ValueError:
         return ValueError(
-            f"`features` must have the {self.n_features} columns of the fit; got {n_features}. Take them, and the "
-            "mixes, from the same layer of the same network."
+            f"`features` must have the {self.n_features} columns of the fit; got {n_features}. "
+            "Take them, and the mixup samples, from the same layer of the same network."
         )
 
-    def take(self, head: int) -> dict[str, Tensor]:
-        """Return the state of one head, as the state dict of a branch that has no other."""
-        return {name: value[head : head + 1].clone() for name, value in self.state_dict().items()}
 
+class MemberBatch(NamedTuple):
+    """Mixup samples for H ensemble members.
 
-class Pool(NamedTuple):
-    """Mixed samples for H values of β: logits and ln w (H, n, K), features (H, n, D)."""
+    Args:
+        logits: (H, n, K).
+        features: (H, n, D).
+        log_weights: Logarithms of the mixup weights, (H, n, K).
+    """
 
     logits: Tensor
     features: Tensor
     log_weights: Tensor
 
 
-def pools(
+def mixup_batches(
     mixup: Mixup,
     betas: Sequence[float],
     n_samples: int,
@@ -80,36 +119,58 @@ def pools(
     generator: Generator | None,
     *,
     resample: bool,
-) -> Iterator[Pool]:
-    """Yield batches forever from ``n_samples`` mixes for each β; ``resample`` draws new ones when they are used up."""
-    while True:
-        pool = _draw(mixup, betas, n_samples, generator)
-        stream = batches(n_samples, batch_size, generator, pool.logits.device)
+) -> Iterator[MemberBatch]:
+    """Yield batches of mixup samples forever.
+
+    Args:
+        mixup: Source of mixup samples.
+        betas: One Dirichlet concentration for each ensemble member.
+        n_samples: Samples that are drawn for each β.
+        batch_size: Samples in a batch.
+        generator: Source of randomness.
+        resample: Draw new samples when all are used up; otherwise use the same ones again.
+    """
+    n_batches = None
+    if resample:
         n_batches = -(-n_samples // batch_size)
-        for rows in islice(stream, n_batches if resample else None):
-            yield Pool(*(x[:, rows] for x in pool))
+    while True:
+        samples = _sample(mixup, betas, n_samples, generator)
+        batches = row_batches(n_samples, batch_size, generator, samples.logits.device)
+        for rows in islice(batches, n_batches):
+            yield MemberBatch(*(x[:, rows] for x in samples))
 
 
-def negative_log_density(branch: Branch, batch: Pool) -> Tensor:
-    """Return the mean loss of each head (H,): the paper's Eq. (9), in log space."""
+def negative_log_density(branch: Branch, batch: MemberBatch) -> Tensor:
+    """Return the mean loss of each member (H,): the paper's Eq. (9), in log space.
+
+    Args:
+        branch: A branch with H members.
+        batch: Their mixup samples.
+    """
     d = Concrete(batch.logits, branch(batch.features), validate_args=False)
     return -d.log_prob_from_log(batch.log_weights).mean(-1)
 
 
 @torch.no_grad()
-def _draw(
-    mixup: Mixup, betas: Sequence[float], n_samples: int, generator: Generator | None
-) -> Pool:
+def _sample(
+    mixup: Mixup,
+    betas: Sequence[float],
+    n_samples: int,
+    generator: Generator | None,
+) -> MemberBatch:
     drawn = [mixup.sample(beta, n_samples, generator) for beta in betas]
-    features = [mixed.outputs.features for mixed in drawn if mixed.outputs.features is not None]
+    features = [batch.outputs.features for batch in drawn if batch.outputs.features is not None]
     if not features:
         raise ValueError(
             "`mixup` must give features for the branch to learn from; its outputs are logits alone."
         )
-    logits = _stack([mixed.outputs.logits for mixed in drawn])
-    return Pool(logits, _stack(features), _stack([mixed.log_weights for mixed in drawn]))
+    logits = _stack([batch.outputs.logits for batch in drawn])
+    log_weights = _stack([batch.log_weights for batch in drawn])
+    return MemberBatch(logits, _stack(features), log_weights)
 
 
 def _stack(tensors: list[Tensor]) -> Tensor:
-    """Stack; one alone is not copied, since with many classes it is large."""
-    return torch.stack(tensors) if len(tensors) > 1 else tensors[0].unsqueeze(0)
+    """Stack; a single tensor is not copied, since with many classes it is large."""
+    if len(tensors) == 1:
+        return tensors[0].unsqueeze(0)
+    return torch.stack(tensors)

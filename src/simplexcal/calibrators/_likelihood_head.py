@@ -1,12 +1,15 @@
-"""The head of Simplex Temperature Scaling: logit statistics → τ(x), λ(x) and η(x), trained by the exact likelihood.
+"""The likelihood head of Simplex Temperature Scaling: logit statistics → τ(x), λ(x) and η(x).
 
-p(y | x) = E[π_y] for π ~ Concrete(z′ / τ(x), λ(x)), where z are the logits after temperature scaling, and z′ is z with
-the predicted class's lead over the next multiplied by e^η(x). All three keep the argmax. Dividing by τ can sharpen, λ
-can only soften, and η moves the confidence without moving the other classes against each other. The statistics are
-those of z too, so the result does not depend on the scale of the network's logits.
+p(y | x) = E[π_y] for π ~ Concrete(z′ / τ(x), λ(x)), where z are the logits after temperature
+scaling, and z′ is z with its top-1 margin, the distance of the largest logit to the next,
+multiplied by e^η(x). All three keep the argmax. Dividing by τ can sharpen, λ can only soften, and η moves the
+confidence without moving the other classes against each other. The statistics are those of z too,
+so the result does not depend on the scale of the network's logits. The head is trained by the exact
+likelihood of the labels.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor, nn
@@ -14,61 +17,114 @@ from torch.nn.functional import one_hot
 
 from simplexcal._chunking import in_chunks
 from simplexcal.calibrators._line_search import golden_section
-from simplexcal.calibrators._optim import draw_uniform, generator_device, minimise, raised
+from simplexcal.calibrators._optim import floor_logits, generator_device, minimise, uniform_
 from simplexcal.concrete import Concrete, _potential
 
-N_LARGEST = 10  # logits whose gaps to the largest are statistics
-MOST_CLASSES = 100  # with so many classes at most, and
-PER_CLASS = 100  # so many samples a class at least, the predicted class is an input too
-N_FOLDS, N_HIDDEN = 3, 16
-BATCH, N_STEPS, LEARNING_RATE, WEIGHT_DECAY = 400, 250, 1e-2, 1e-3
-START = (0.0, -1.0, 0.0)  # ln τ, ln λ and η before training
-PLAIN = (0.0, -6.0, 0.0)  # ln τ, ln λ and η of temperature scaling: λ = e^-6 is as good as 0
-TRUSTS = (0.0, 0.25, 0.5, 0.75, 1.0)
-MOST_LEAD = 2.0  # that is added to η, found to 0.002
-DEEPEST = 200.0  # nats below the largest logit: a class further down, which the network rules out, is as good as there
+N_PARAMETERS = 3  # ln τ, ln λ and η
 
 
-class Head(nn.Module):
-    """Small networks, one for each fold of the data; the average of their (ln τ, ln λ, η) is trusted as far as proved.
+@dataclass(frozen=True)
+class HeadSettings:
+    """Settings of the likelihood head.
 
-    Each network learns from all folds but its own. On its own fold it shows what it is worth: the trust, from 0
-    (temperature scaling) to 1, is the one whose gain in likelihood there, with ``jeffreys_weight`` as a prior, is the
-    largest, less one standard error. So few data hardly make matters worse. Last, a constant ``lead`` is added to η,
-    the most likely one on the same folds: networks are surer of what they have learned from than of anything else.
+    Args:
+        n_largest: Largest logits whose distances to the largest are statistics.
+        max_classes: With at most so many classes, the predicted class is an input too, if
+        min_per_class: there are at least so many samples for each class.
+        n_folds: Folds of cross-validation, and networks of the head.
+        n_hidden: Hidden units of each network.
+        n_steps: Steps of Adam.
+        batch_size: Samples in a step, for each network.
+        learning_rate: Learning rate of Adam, which decays to 0 along a cosine.
+        weight_decay: Weight decay of Adam.
+        initial: (ln τ, ln λ, η) before training.
+        temperature_scaling: (ln τ, ln λ, η) that mean temperature scaling; λ = e^-6 is as good
+            as 0.
+        shrinkages: Candidates, from 0, temperature scaling, to 1, the head as trained. The first
+            is the baseline of the one-standard-error rule.
+        max_margin_offset: Largest |constant| that is added to η.
+        n_margin_steps: Steps of the golden section that finds this constant.
+        max_depth: A logit further below the largest counts as one just there, in nats after
+            temperature scaling.
+        masked_margin: In the fit of T, a logit further below the largest than so many median top-1
+            margins is that of a masked class.
     """
 
-    shift: Tensor
-    scale: Tensor
-    by_class: Tensor
-    trust: Tensor
-    lead: Tensor
-    start: Tensor
-    plain: Tensor
+    n_largest: int = 10
+    max_classes: int = 100
+    min_per_class: int = 100
+    n_folds: int = 3
+    n_hidden: int = 16
+    n_steps: int = 250
+    batch_size: int = 400
+    learning_rate: float = 1e-2
+    weight_decay: float = 1e-3
+    initial: tuple[float, ...] = (0.0, -1.0, 0.0)
+    temperature_scaling: tuple[float, ...] = (0.0, -6.0, 0.0)
+    shrinkages: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
+    max_margin_offset: float = 2.0
+    n_margin_steps: int = 14
+    max_depth: float = 200.0
+    masked_margin: float = 100.0
 
-    def __init__(self, n_classes: int) -> None:
+    def __post_init__(self) -> None:
+        for name in ("initial", "temperature_scaling", "shrinkages"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))  # JSON has lists only.
+
+
+class LikelihoodHead(nn.Module):
+    """Small networks, one for each fold, whose mean output is shrunk towards temperature scaling.
+
+    Each network learns from all folds but its own. On its own fold cross-validation chooses the
+    shrinkage, by the one-standard-error rule on the gain in likelihood, with ``jeffreys_weight`` as
+    a prior. So few data hardly make matters worse. Last, a constant is added to η, the most likely
+    one on the same folds: networks are more confident about what they have learned from than about
+    new data.
+
+    Args:
+        n_classes: K.
+        settings: Settings of the head.
+    """
+
+    statistics_mean: Tensor
+    statistics_std: Tensor
+    class_input: Tensor
+    shrinkage: Tensor
+    margin_offset: Tensor
+    initial: Tensor
+    temperature_scaling: Tensor
+
+    def __init__(self, n_classes: int, settings: HeadSettings) -> None:
         super().__init__()
-        n_statistics = min(N_LARGEST, n_classes) + 2
-        n_inputs = n_statistics + (n_classes if n_classes <= MOST_CLASSES else 0)
-        self.register_buffer("shift", torch.zeros(n_statistics))
-        self.register_buffer("scale", torch.ones(n_statistics))
-        self.register_buffer("by_class", torch.zeros(()))  # 1 where the predicted class is an input
-        self.register_buffer("trust", torch.zeros(()))
-        self.register_buffer("lead", torch.zeros(()))
-        self.register_buffer("start", torch.tensor(START), persistent=False)
-        self.register_buffer("plain", torch.tensor(PLAIN), persistent=False)
-        self.inner = nn.Parameter(torch.zeros(N_FOLDS, n_inputs, N_HIDDEN))
-        self.inner_bias = nn.Parameter(torch.zeros(N_FOLDS, 1, N_HIDDEN))
-        self.outer = nn.Parameter(torch.zeros(N_FOLDS, N_HIDDEN, len(START)))
-        self.outer_bias = nn.Parameter(torch.zeros(N_FOLDS, 1, len(START)))
+        self.settings = settings
+        n_statistics = min(settings.n_largest, n_classes) + 2
+        n_inputs = n_statistics
+        if n_classes <= settings.max_classes:
+            n_inputs += n_classes
+        self.register_buffer("statistics_mean", torch.zeros(n_statistics))
+        self.register_buffer("statistics_std", torch.ones(n_statistics))
+        self.register_buffer("class_input", torch.zeros(()))  # 1: the predicted class is an input.
+        self.register_buffer("shrinkage", torch.zeros(()))
+        self.register_buffer("margin_offset", torch.zeros(()))
+        self.register_buffer("initial", torch.tensor(settings.initial), persistent=False)
+        baseline = torch.tensor(settings.temperature_scaling)
+        self.register_buffer("temperature_scaling", baseline, persistent=False)
+        f = settings.n_folds
+        h = settings.n_hidden
+        self.hidden_weight = nn.Parameter(torch.zeros(f, n_inputs, h))
+        self.hidden_bias = nn.Parameter(torch.zeros(f, 1, h))
+        self.output_weight = nn.Parameter(torch.zeros(f, h, N_PARAMETERS))
+        self.output_bias = nn.Parameter(torch.zeros(f, 1, N_PARAMETERS))
 
     def forward(self, logits: Tensor) -> Concrete:
-        """Return Concrete(z′ / τ, λ) for logits z (N, K)."""
-        logits = raised(logits, DEEPEST)
-        return concrete(
-            logits,
-            self._trusted(self._learned(self._inputs(logits)).mean(0), self.trust, self.lead),
-        )
+        """Return Concrete(z′ / τ, λ).
+
+        Args:
+            logits: Logits z after temperature scaling, (N, K).
+        """
+        logits = floor_logits(logits, self.settings.max_depth)
+        parameters = self._parameters_of(self._inputs(logits)).mean(0)
+        return concrete(logits, self.shrink(parameters, self.shrinkage, self.margin_offset))
 
     def fit(
         self,
@@ -78,170 +134,240 @@ class Head(nn.Module):
         generator: Generator | None,
         progress: bool,
     ) -> None:
-        """Train on logits z = logits (N, K) / temperature and labels, some rows at a time, in the parameters' dtype."""
+        """Train on z = logits / temperature, some rows at a time, in the parameters' dtype.
+
+        Args:
+            logits: The network's logits, (N, K).
+            temperature: T of temperature scaling, ().
+            labels: True classes, (N,).
+            generator: Source of randomness.
+            progress: Show a progress bar.
+        """
 
         def scaled(rows: Tensor) -> Tensor:
-            return raised((rows / temperature).to(self.inner.dtype), DEEPEST)
+            z = (rows / temperature).to(self.hidden_weight.dtype)
+            return floor_logits(z, self.settings.max_depth)
 
-        k = logits.shape[1]
-        (raw,) = in_chunks(lambda rows: (statistics(scaled(rows)),), logits, width=4 * k)
-        self.shift.copy_(raw.mean(0))
-        self.scale.copy_(raw.std(0).clamp_min(1e-6))
-        self.by_class.fill_(len(logits) >= PER_CLASS * k)
-        draw_uniform(self.inner, raw.shape[1] ** -0.5, generator)
-        for parameter in (self.inner_bias, self.outer, self.outer_bias):
-            nn.init.zeros_(parameter)
-        order = torch.randperm(
-            len(logits), generator=generator, device=generator_device(generator)
-        ).to(logits.device)
-        (inputs,) = in_chunks(lambda rows: (self._inputs(scaled(rows)),), logits, width=4 * k)
-        stream = ((rows,) for rows in _batches(order % N_FOLDS, generator))
+        inputs = self._initialise(logits, scaled, generator)
+        n = len(logits)
+        order = torch.randperm(n, generator=generator, device=generator_device(generator))
+        order = order.to(logits.device)
+        fold = order % self.settings.n_folds
 
         def loss(rows: Tensor) -> Tensor:
-            return (
-                -concrete(scaled(logits[rows]), self._learned(inputs[rows]))
-                .log_likelihood(labels[rows])
-                .mean()
-            )
+            d = concrete(scaled(logits[rows]), self._parameters_of(inputs[rows]))
+            return -d.log_likelihood(labels[rows]).mean()
 
         minimise(
             loss,
+            self._batches(fold, generator),
             self.parameters(),
-            N_STEPS,
-            LEARNING_RATE,
-            WEIGHT_DECAY,
-            progress,
+            n_steps=self.settings.n_steps,
+            learning_rate=self.settings.learning_rate,
+            weight_decay=self.settings.weight_decay,
             lr_decay=True,
-            stream=stream,
+            progress=progress,
         )
         with torch.no_grad():
-            unseen = self._learned(inputs)[
-                order % N_FOLDS, torch.arange(len(order), device=order.device)
-            ]
-            self._prove(logits, scaled, unseen, labels, order // N_FOLDS)
+            rows = torch.arange(n, device=order.device)
+            held_out = self._parameters_of(inputs)[fold, rows]
+            turn = order // self.settings.n_folds
+            self._cross_validate(logits, scaled, held_out, labels, turn)
 
-    def _prove(
+    def shrink(
+        self, parameters: Tensor, shrinkage: Tensor | float, margin_offset: Tensor | float
+    ) -> Tensor:
+        """Shrink (ln τ, ln λ, η) towards temperature scaling, then add a constant to η.
+
+        Args:
+            parameters: Output of the networks, (..., 3).
+            shrinkage: 0 gives temperature scaling, 1 the networks as trained.
+            margin_offset: Added to η.
+        """
+        baseline = self.temperature_scaling
+        shrunk = baseline + shrinkage * (parameters - baseline)
+        log_tau, log_temperature, eta = shrunk.unbind(-1)
+        return torch.stack([log_tau, log_temperature, eta + margin_offset], -1)
+
+    def _initialise(
         self,
         logits: Tensor,
         scaled: Callable[[Tensor], Tensor],
-        unseen: Tensor,
+        generator: Generator | None,
+    ) -> Tensor:
+        """Standardise the statistics, draw the first weights, and return the inputs (N, I)."""
+        k = logits.shape[1]
+        (raw,) = in_chunks(lambda rows: (self._statistics(scaled(rows)),), logits, width=4 * k)
+        self.statistics_mean.copy_(raw.mean(0))
+        self.statistics_std.copy_(raw.std(0).clamp_min(1e-6))
+        self.class_input.fill_(len(logits) >= self.settings.min_per_class * k)
+        uniform_(self.hidden_weight, raw.shape[1] ** -0.5, generator)
+        for parameter in (self.hidden_bias, self.output_weight, self.output_bias):
+            nn.init.zeros_(parameter)
+        (inputs,) = in_chunks(lambda rows: (self._inputs(scaled(rows)),), logits, width=4 * k)
+        return inputs
+
+    def _cross_validate(
+        self,
+        logits: Tensor,
+        scaled: Callable[[Tensor], Tensor],
+        held_out: Tensor,
         labels: Tensor,
         turn: Tensor,
     ) -> None:
-        """Set trust and lead by the likelihood of what each network says about its own fold."""
-        doubt = jeffreys_weight(*logits.shape)
+        """Choose shrinkage and margin offset by the likelihood of held-out predictions."""
+        k = logits.shape[1]
+        prior_weight = jeffreys_weight(len(logits), k)
 
-        def score(trust: float, lead: float) -> Tensor:
+        def score(shrinkage: float, offset: float) -> Tensor:
             def of_rows(
                 rows: Tensor, parameters: Tensor, labels: Tensor, turn: Tensor
             ) -> tuple[Tensor]:
-                return (
-                    _doubted(concrete(scaled(rows), parameters), scaled(rows), labels, turn, doubt),
-                )
+                z = scaled(rows)
+                d = concrete(z, parameters)
+                return (_penalised_likelihood(d, z, labels, turn, prior_weight),)
 
-            parameters = self._trusted(unseen, trust, lead)
-            (scores,) = in_chunks(of_rows, logits, parameters, labels, turn, width=logits.shape[1])
-            return (
-                scores.double()
-            )  # whose mean does not round away what a small step of the lead gains
+            parameters = self.shrink(held_out, shrinkage, offset)
+            (scores,) = in_chunks(of_rows, logits, parameters, labels, turn, width=k)
+            # In float64 the mean does not round away what a small step of the offset gains.
+            return scores.double()
 
-        trust = TRUSTS[_surest_gain(torch.stack([score(trust, 0.0) for trust in TRUSTS]))]
-        self.trust.fill_(trust)
-        self.lead.fill_(
-            golden_section(
-                lambda lead: -score(trust, lead).mean().item(), -MOST_LEAD, MOST_LEAD, 14
-            )
+        candidates = self.settings.shrinkages
+        scores = torch.stack([score(candidate, 0.0) for candidate in candidates])
+        shrinkage = candidates[_one_standard_error(scores)]
+        self.shrinkage.fill_(shrinkage)
+        bound = self.settings.max_margin_offset
+        offset = golden_section(
+            lambda offset: -score(shrinkage, offset).mean().item(),
+            -bound,
+            bound,
+            self.settings.n_margin_steps,
         )
+        self.margin_offset.fill_(offset)
 
-    def _trusted(self, learned: Tensor, trust: Tensor | float, lead: Tensor | float) -> Tensor:
-        """Return (ln τ, ln λ, η) on the way from temperature scaling to what was learned, and the lead added to η."""
-        *others, eta = (self.plain + trust * (learned - self.plain)).unbind(-1)
-        return torch.stack([*others, eta + lead], -1)
+    def _statistics(self, logits: Tensor) -> Tensor:
+        return statistics(logits, self.settings.n_largest)
 
     def _inputs(self, logits: Tensor) -> Tensor:
-        inputs = (statistics(logits.to(self.inner.dtype)) - self.shift) / self.scale
-        if logits.shape[1] > MOST_CLASSES:
+        """Return the standardised statistics and, with few classes, the predicted class."""
+        raw = self._statistics(logits.to(self.hidden_weight.dtype))
+        inputs = (raw - self.statistics_mean) / self.statistics_std
+        k = logits.shape[1]
+        if k > self.settings.max_classes:
             return inputs
-        return torch.cat([inputs, self.by_class * one_hot(logits.argmax(-1), logits.shape[1])], -1)
+        return torch.cat([inputs, self.class_input * one_hot(logits.argmax(-1), k)], -1)
 
-    def _learned(self, inputs: Tensor) -> Tensor:
-        """Return (ln τ, ln λ, η) of every network, (F, n, 3), for inputs (n, I), or for each one's own (F, n, I)."""
-        inputs = inputs.expand(N_FOLDS, *inputs.shape[-2:])
-        hidden = torch.tanh(torch.baddbmm(self.inner_bias, inputs, self.inner))
-        return torch.baddbmm(self.outer_bias, hidden, self.outer) + self.start
+    def _parameters_of(self, inputs: Tensor) -> Tensor:
+        """Return (ln τ, ln λ, η) of every network, (F, n, 3).
+
+        The inputs are those of each network, (F, n, I), or the same for all, (n, I).
+        """
+        inputs = inputs.expand(self.settings.n_folds, *inputs.shape[-2:])
+        hidden = torch.tanh(torch.baddbmm(self.hidden_bias, inputs, self.hidden_weight))
+        return torch.baddbmm(self.output_bias, hidden, self.output_weight) + self.initial
+
+    def _batches(
+        self,
+        fold: Tensor,
+        generator: Generator | None,
+    ) -> Iterator[tuple[Tensor]]:
+        """Yield rows (F, n) forever: for each network random rows that are not in its fold."""
+        others = [torch.nonzero(fold != f).squeeze(1) for f in range(self.settings.n_folds)]
+        size = (min(self.settings.batch_size, len(fold)),)
+        device = generator_device(generator)
+        while True:
+            drawn = [
+                torch.randint(len(rows), size, generator=generator, device=device)
+                for rows in others
+            ]
+            chosen = [rows[i.to(rows.device)] for rows, i in zip(others, drawn, strict=True)]
+            yield (torch.stack(chosen),)
 
 
 def jeffreys_weight(n: int, n_classes: int) -> float:
-    """Return K / (2(K-1)) / n: the weight at which n inputs, seen in every class alike, hold half an error.
+    """Return K / (2(K-1)) / n: the prior weight at which n inputs hold half an error.
 
-    Of such samples (K-1)/K contradict any prediction. As a prior, half an error is what Jeffreys' amounts to where the
-    classes are separable, so that T → 0 without it: for the smallest gap g and u = 1/T, ℓ + ½ ln I is largest where m,
-    the number of errors to be expected, is ½, since ℓ ≈ -m, I ≈ g² m and m ∝ e^(-u g) (Firth 1993). Unlike ½ ln I it
-    leaves the loss convex. For K = 2 and equal gaps it is Jeffreys' prior, half a sample of each class.
+    Each input counts as so many samples more, in equal parts of every class. Of these samples
+    (K-1)/K contradict any prediction. As a prior, half an error is what Jeffreys' amounts to where
+    the classes are separable, so that T → 0 without it: for the smallest margin g and u = 1/T,
+    ℓ + ½ ln I is largest where m, the expected number of errors, is ½, since ℓ ≈ -m, I ≈ g² m and
+    m ∝ e^(-u g) (Firth 1993). Unlike ½ ln I it leaves the loss convex. For K = 2 and equal margins
+    it is Jeffreys' prior, half a sample of each class.
+
+    Args:
+        n: Number of inputs.
+        n_classes: K.
     """
     return n_classes / (2 * (n_classes - 1) * n)
 
 
-def statistics(logits: Tensor) -> Tensor:
-    """Return the gaps from the largest logit to the next ones and to the mean, ln(-ln max p), and the entropy."""
-    largest = logits.topk(min(N_LARGEST, logits.shape[1]), -1).values
+def statistics(logits: Tensor, n_largest: int) -> Tensor:
+    """Return the inputs of the head, before they are standardised.
+
+    They are the distances of the largest logit to the next ones, ln(-ln max p), the entropy, and
+    the distance of the largest logit to the mean.
+
+    Args:
+        logits: Logits after temperature scaling, (N, K).
+        n_largest: Largest logits that are compared.
+    """
+    largest = logits.topk(min(n_largest, logits.shape[1]), -1).values
+    margins = largest[:, :1] - largest[:, 1:]
     log_probs = logits.log_softmax(-1)
-    doubt = (-log_probs.amax(-1)).clamp_min(1e-6).log()
+    log_loss = (-log_probs.amax(-1)).clamp_min(1e-6).log()
     entropy = -(log_probs.exp() * log_probs).sum(-1)
     to_mean = largest[:, 0] - logits.mean(-1)
-    return torch.cat(
-        [largest[:, :1] - largest[:, 1:], torch.stack([doubt, entropy, to_mean], -1)], -1
-    )
+    return torch.cat([margins, torch.stack([log_loss, entropy, to_mean], -1)], -1)
 
 
 def concrete(logits: Tensor, parameters: Tensor) -> Concrete:
-    """Return Concrete(z′ / τ, λ) for logits z (..., K) and (ln τ, ln λ, η), (..., 3)."""
-    log_tau, log_temperature, eta = parameters.to(logits.dtype).clamp(-7, 7).unbind(-1)
-    scaled = led(logits, eta) / log_tau.exp().unsqueeze(-1)
-    return Concrete(scaled, log_temperature.exp(), validate_args=False)
+    """Return Concrete(z′ / τ, λ).
+
+    Args:
+        logits: Logits z after temperature scaling, (..., K).
+        parameters: (ln τ, ln λ, η), (..., 3).
+    """
+    bounded = parameters.to(logits.dtype).clamp(-7, 7)
+    log_tau, log_temperature, eta = bounded.unbind(-1)
+    location = scale_margin(logits, eta) / log_tau.exp().unsqueeze(-1)
+    return Concrete(location, log_temperature.exp(), validate_args=False)
 
 
-def led(logits: Tensor, eta: Tensor) -> Tensor:
-    """Return the logits (..., K) with the largest one's lead over the next multiplied by e^η; where η = 0, the same."""
+def scale_margin(logits: Tensor, eta: Tensor) -> Tensor:
+    """Return the logits with the top-1 margin multiplied by e^η; where η = 0, the same logits.
+
+    Args:
+        logits: (..., K).
+        eta: η, (...,).
+    """
     values, classes = logits.topk(2, -1)
     first, second = values.split(1, -1)
-    moved = torch.maximum(first + (first - second) * torch.expm1(eta).unsqueeze(-1), second)
-    return logits.scatter(-1, classes[..., :1], moved)
+    moved = first + (first - second) * torch.expm1(eta).unsqueeze(-1)
+    return logits.scatter(-1, classes[..., :1], torch.maximum(moved, second))
 
 
-def _doubted(law: Concrete, logits: Tensor, labels: Tensor, turn: Tensor, doubt: float) -> Tensor:
-    """Return the log-likelihood (n,) of the labels and, at the weight ``doubt``, of others.
+def _penalised_likelihood(
+    d: Concrete,
+    logits: Tensor,
+    labels: Tensor,
+    turn: Tensor,
+    prior_weight: float,
+) -> Tensor:
+    """Return the log-likelihood (n,) of the labels and, at the prior weight, of other classes.
 
-    An input's other label is the class that is ``turn`` classes after the predicted one, in a circle. So all classes
-    have the same share in a fold, and half an error is exact.
+    An input's other class is the one that is ``turn`` classes after the predicted one, in a circle.
+    So all classes have the same share in a fold, and half an error is exact.
     """
     others = (logits.argmax(-1) + turn) % logits.shape[-1]
     both = torch.stack([labels, others], -1)
     (found,) = _potential.in_chunks(
-        lambda *rows: (_potential.log_mean_at(*rows),), law.logits, law.temperature, both
+        lambda *rows: (_potential.log_mean_at(*rows),), d.logits, d.temperature, both
     )
-    return found[:, 0] + doubt * found[:, 1]
+    return found[:, 0] + prior_weight * found[:, 1]
 
 
-def _surest_gain(scores: Tensor) -> int:
-    """Return the row of log-likelihoods (T, N) with the largest gain over the first, less its standard error."""
+def _one_standard_error(scores: Tensor) -> int:
+    """Return the row of scores (C, N) with the largest gain over the first, less one SE."""
     gain = scores - scores[0]
-    return int((gain.mean(-1) - gain.std(-1) / gain.shape[1] ** 0.5).argmax())
-
-
-def _batches(fold: Tensor, generator: Generator | None) -> Iterator[Tensor]:
-    """Yield (F, n) rows forever: for each network a random batch, with repetition, of what is not in its fold."""
-    others = [torch.nonzero(fold != f).squeeze(1) for f in range(N_FOLDS)]
-    while True:
-        draws = [
-            torch.randint(
-                len(rows),
-                (min(BATCH, len(fold)),),
-                generator=generator,
-                device=generator_device(generator),
-            )
-            for rows in others
-        ]
-        yield torch.stack(
-            [rows[draw.to(rows.device)] for rows, draw in zip(others, draws, strict=True)]
-        )
+    standard_error = gain.std(-1) / gain.shape[1] ** 0.5
+    return int((gain.mean(-1) - standard_error).argmax())

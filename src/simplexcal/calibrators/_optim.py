@@ -1,12 +1,12 @@
-"""What the methods trained by stochastic gradient share: layers and their first values, batches, the loop.
+"""What the methods trained by stochastic gradient descent share: layers, batches and the loop.
 
-Random numbers are drawn where the generator lives (on the CPU without one, from torch's global state) and then moved,
-so a CPU generator gives the same numbers on every device.
+Random numbers are drawn on the generator's device (without a generator on the CPU, from torch's
+global state) and then moved, so that a CPU generator gives the same numbers on every device.
 """
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import pairwise, repeat
+from itertools import pairwise
 
 import torch
 from torch import Generator, Tensor, nn
@@ -15,9 +15,19 @@ from simplexcal._progress import track
 from simplexcal.calibrators._cuda_graph import CudaGraphed
 from simplexcal.types import Outputs
 
+MASKED = 1e9  # A logit further below the largest is that of a masked class.
 
-def mlp(sizes: Sequence[int], activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
-    """Return linear layers of these sizes with an activation between them, their weights not set yet."""
+
+def mlp(
+    sizes: Sequence[int],
+    activation: type[nn.Module] = nn.ReLU,
+) -> nn.Sequential:
+    """Return linear layers with an activation between them, their weights not set yet.
+
+    Args:
+        sizes: Widths from the input to the output.
+        activation: Class of the activations.
+    """
     layers: list[nn.Module] = []
     for n_inputs, n_outputs in pairwise(sizes):
         layers += [nn.utils.skip_init(nn.Linear, n_inputs, n_outputs), activation()]
@@ -25,116 +35,182 @@ def mlp(sizes: Sequence[int], activation: type[nn.Module] = nn.ReLU) -> nn.Seque
 
 
 def glorot_uniform(module: nn.Module, generator: Generator | None) -> None:
-    """Set the weights of every linear layer to U(±√(6 / (n_in + n_out))) and its biases to zero."""
+    """Set the weights of every linear layer to U(±√(6 / (n_in + n_out))), its biases to zero.
+
+    Args:
+        module: Holds the layers.
+        generator: Source of randomness.
+    """
     for layer in _linear_layers(module):
-        draw_uniform(
-            layer.weight, math.sqrt(6 / (layer.in_features + layer.out_features)), generator
-        )
+        bound = math.sqrt(6 / (layer.in_features + layer.out_features))
+        uniform_(layer.weight, bound, generator)
         layer.bias.data.zero_()
 
 
 def default_uniform(module: nn.Module, generator: Generator | None) -> None:
-    """Set the weights and biases of every linear layer to U(±1/√n_in), which is torch's default law."""
+    """Set the weights and biases of every linear layer to U(±1/√n_in), as torch does by default.
+
+    Args:
+        module: Holds the layers.
+        generator: Source of randomness.
+    """
     for layer in _linear_layers(module):
-        draw_uniform(layer.weight, 1 / math.sqrt(layer.in_features), generator)
-        draw_uniform(layer.bias, 1 / math.sqrt(layer.in_features), generator)
+        bound = 1 / math.sqrt(layer.in_features)
+        uniform_(layer.weight, bound, generator)
+        uniform_(layer.bias, bound, generator)
 
 
 def _linear_layers(module: nn.Module) -> list[nn.Linear]:
     return [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
 
 
-def draw_uniform(parameter: Tensor, bound: float, generator: Generator | None) -> None:
-    """Set ``parameter`` to numbers from U(±bound)."""
+def uniform_(
+    parameter: Tensor,
+    bound: float,
+    generator: Generator | None,
+) -> None:
+    """Set a parameter to numbers from U(±bound).
+
+    Args:
+        parameter: Changed in place.
+        bound: Largest absolute value.
+        generator: Source of randomness.
+    """
     unit = torch.rand(parameter.shape, generator=generator, device=generator_device(generator))
     parameter.data.copy_((2 * unit - 1) * bound)
 
 
 def generator_device(generator: Generator | None) -> torch.device:
-    """Return the device on which random numbers are drawn."""
-    return torch.device("cpu") if generator is None else generator.device
+    """Return the device on which random numbers are drawn.
+
+    Args:
+        generator: Source of randomness, or None.
+    """
+    if generator is None:
+        return torch.device("cpu")
+    return generator.device
 
 
-def batches(
-    n: int, batch_size: int, generator: Generator | None, device: torch.device
+def row_batches(
+    n: int,
+    batch_size: int,
+    generator: Generator | None,
+    device: torch.device,
 ) -> Iterator[Tensor]:
-    """Yield row numbers forever: all n in a new random order, ``batch_size`` at a time, then again.
+    """Yield row numbers forever: all n in a new random order, then again.
 
     The last batch of a round is smaller where ``batch_size`` does not divide n.
+
+    Args:
+        n: Number of rows.
+        batch_size: Rows in a batch.
+        generator: Source of randomness.
+        device: Where the row numbers are to be.
     """
     while True:
-        yield from (
-            torch.randperm(n, generator=generator, device=generator_device(generator))
-            .to(device)
-            .split(batch_size)
-        )
+        order = torch.randperm(n, generator=generator, device=generator_device(generator))
+        yield from order.to(device).split(batch_size)
 
 
 def minimise(
     loss: Callable[..., Tensor],
+    batches: Iterator[Sequence[Tensor]],
     parameters: Iterable[nn.Parameter],
+    *,
     n_steps: int,
     learning_rate: float,
     weight_decay: float = 0.0,
-    progress: bool = False,
     lr_decay: bool = False,
-    stream: Iterator[Sequence[Tensor]] | None = None,
+    progress: bool = False,
+    cuda_graph: bool = True,
 ) -> None:
-    """Take ``n_steps`` steps of Adam on ``loss``, a new batch's at each call; ``lr_decay`` lowers the rate to 0.
+    """Take steps of Adam, each on a new batch.
 
-    A loss of the batches that ``stream`` gives, which does nothing but compute, is replayed as a graph on a GPU.
+    Args:
+        loss: A function of the tensors of a batch.
+        batches: Yields batches.
+        parameters: Trained in place.
+        n_steps: Number of steps.
+        learning_rate: Learning rate.
+        weight_decay: Weight decay.
+        lr_decay: Decay the learning rate to 0 along a cosine.
+        progress: Show a progress bar.
+        cuda_graph: On a GPU, replay the steps as a graph; the loss must do nothing but compute.
     """
     parameters = list(parameters)
     device = parameters[0].device
-    graph = device.type == "cuda" and stream is not None
-    fused = device.type in ("cpu", "cuda")  # one pass over the parameters, not a dozen
-    rate = (
-        torch.tensor(learning_rate, device=device) if graph else learning_rate
-    )  # a graph sees a tensor's changes
+    graph = cuda_graph and device.type == "cuda"
+    rate: Tensor | float = learning_rate
+    if graph:
+        rate = torch.tensor(learning_rate, device=device)  # A graph sees a tensor's changes.
+    fused = device.type in ("cpu", "cuda")  # One pass over the parameters, not a dozen.
     optimiser = torch.optim.Adam(
         parameters, rate, weight_decay=weight_decay, fused=fused, capturable=graph
     )
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, n_steps) if lr_decay else None
+    schedule = None
+    if lr_decay:
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, n_steps)
 
     def step(*batch: Tensor) -> None:
         optimiser.zero_grad()
         loss(*batch).backward()
         optimiser.step()
 
-    take = CudaGraphed(step) if graph else step
-    for _, batch in zip(
-        track(range(n_steps), "Fitting", progress), stream or repeat(()), strict=False
-    ):
-        take(*batch)
+    take_step: Callable[..., None] = step
+    if graph:
+        take_step = CudaGraphed(step)
+    for _ in track(range(n_steps), "Fitting", progress):
+        take_step(*next(batches))
         if schedule is not None:
             schedule.step()
     optimiser.zero_grad()
 
 
 def check_n_features(n_features: int | None) -> int:
-    """Return ``n_features``, or say that the method needs features."""
+    """Return the number of features, which a method needs.
+
+    Args:
+        n_features: D, or None without features.
+
+    Raises:
+        ValueError: If there are none.
+    """
     if n_features is None:
         raise ValueError(
-            "`outputs` must have features, from which this method computes each input's temperature; got logits "
-            "alone. Extract them with simplexcal.extract, or use a method that needs logits only, such as "
-            "TemperatureScaling."
+            "`outputs` must have features, from which this method computes each input's "
+            "temperature; got logits alone. Extract them with simplexcal.extract, or use a method "
+            "that needs logits only, such as TemperatureScaling."
         )
     return n_features
 
 
-def raised(logits: Tensor, depth: float = 1e9) -> Tensor:
-    """Return the logits with those further below the largest than ``depth``, or at -∞, just there.
+def floor_logits(logits: Tensor, depth: float = MASKED) -> Tensor:
+    """Return the logits with those further than ``depth`` below the largest, or at -∞, just there.
 
-    A class so far down, which the network rules out, has no gradient: divided by a small T it would have 0 · ∞.
+    A class so far down is masked by the network and has no gradient: divided by a small T it would
+    have 0 · ∞.
+
+    Args:
+        logits: (..., K).
+        depth: Largest distance from the largest logit.
     """
     return torch.maximum(logits, logits.amax(-1, keepdim=True) - depth)
 
 
-def features_of(outputs: Outputs, like: nn.Linear) -> Tensor:
-    """Return the features (N, D) in the dtype of the layer that takes them, if they are what it was made for."""
-    if check_n_features(outputs.n_features) != like.in_features or outputs.features is None:
+def features_for(layer: nn.Linear, outputs: Outputs) -> Tensor:
+    """Return the features (N, D) in the dtype of the layer that takes them.
+
+    Args:
+        layer: The first layer of a fitted network.
+        outputs: Outputs with the features of the fit.
+
+    Raises:
+        ValueError: If there are no features, or not as many as the layer takes.
+    """
+    n_features = check_n_features(outputs.n_features)
+    if n_features != layer.in_features or outputs.features is None:
         raise ValueError(
-            f"`features` must have the {like.in_features} columns of the fit; got {outputs.n_features}. "
+            f"`features` must have the {layer.in_features} columns of the fit; got {n_features}. "
             "Take them from the same layer of the same network."
         )
-    return outputs.features.detach().to(like.weight.dtype)
+    return outputs.features.detach().to(layer.weight.dtype)

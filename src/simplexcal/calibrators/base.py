@@ -1,9 +1,10 @@
 """What every calibrator is: settings, a fit, and a function from Outputs to a Prediction."""
 
+import dataclasses
 import inspect
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Generator, Tensor, nn
@@ -15,7 +16,15 @@ from simplexcal.types import Outputs, Prediction
 
 
 class Task(NamedTuple):
-    """What a method is given to learn from, checked."""
+    """What a method is given to learn from, checked.
+
+    Args:
+        outputs: Held-out outputs of the network.
+        labels: Their true classes, (N,).
+        mixup: Source of mixup samples, where there is one.
+        generator: Source of randomness.
+        progress: Show a progress bar.
+    """
 
     outputs: Outputs
     labels: Tensor
@@ -25,18 +34,20 @@ class Task(NamedTuple):
 
 
 class Calibrator(nn.Module, ABC):
-    """Settings in ``__init__``, data in ``fit``; called with Outputs, it returns a Prediction.
+    """A calibration method: settings in ``__init__``, data in ``fit``, Outputs → Prediction.
 
-    A method implements ``_build``, ``_fit`` and ``_predict``. Its tensors are parameters or buffers made in ``_build``,
-    so that saving and loading need nothing more than the settings, the two sizes and the state dict.
+    A method implements ``_build``, ``_fit`` and ``_predict``. Its tensors are parameters or buffers
+    made in ``_build``, so that saving and loading need no more than the settings, the two sizes
+    and the state dict. Everything else that the library asks of a method is a class attribute.
     """
 
-    key: ClassVar[str]  # names the method in CALIBRATORS, in files and on the command line
+    key: ClassVar[str]  # Names the method in CALIBRATORS, in files and on the command line.
     abbreviation: ClassVar[str]
     title: ClassVar[str]
-    needs_features: bool = False  # `fit` and predictions cannot do without features
-    needs_mixup: bool = False  # `fit` cannot do without mixup samples
-    uses_mixup: bool = False  # `fit` learns from mixup samples where it is given some
+    needs_features: bool = False  # `fit` and predictions cannot do without features.
+    needs_mixup: bool = False  # `fit` cannot do without mixup samples.
+    uses_mixup: bool = False  # `fit` learns from mixup samples where it is given some.
+    has_uncertainties: bool = False  # Predictions have aleatoric and epistemic uncertainties.
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,9 +55,20 @@ class Calibrator(nn.Module, ABC):
         self.n_features: int | None = None
 
     @property
-    def settings(self) -> dict[str, object]:
-        """The arguments of ``__init__``, from which an equal calibrator can be made."""
-        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+    def settings(self) -> dict[str, Any]:
+        """The arguments of ``__init__`` as plain values, from which an equal one can be made."""
+        names = inspect.signature(type(self)).parameters
+        return {name: _plain(getattr(self, name)) for name in names}
+
+    @property
+    def reads_features(self) -> bool:
+        """Whether predictions of this calibrator, as it is fitted, depend on features."""
+        return self.needs_features
+
+    def __repr__(self) -> str:
+        names = inspect.signature(type(self)).parameters
+        settings = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+        return f"{type(self).__name__}({settings})"
 
     def fit(
         self,
@@ -59,74 +81,76 @@ class Calibrator(nn.Module, ABC):
     ) -> Self:
         """Learn from held-out outputs and labels, forgetting earlier fits; return the calibrator.
 
-        ``mixup`` is the source of mixed samples for the methods that learn from them, ``generator`` of all randomness.
-        Methods that need neither ignore them.
+        Args:
+            outputs: Outputs of the network for held-out inputs.
+            labels: Their true classes, (N,).
+            mixup: Source of mixup samples for the methods that learn from them.
+            generator: Source of all randomness; torch's global state by default.
+            progress: Show a progress bar.
+
+        Raises:
+            TypeError: If an argument is of the wrong type.
+            ValueError: If an argument has a wrong shape or value, or mixup samples are missing.
         """
         _check_outputs(outputs)
-        labels = check_labels(labels, len(outputs), outputs.n_classes).to(outputs.logits.device)
+        labels = check_labels(labels, len(outputs), outputs.n_classes)
         _check_finite(outputs)
         check_generator(generator)
-        if mixup is None and self.needs_mixup:
-            raise ValueError(
-                f"`mixup` must be given: this {type(self).__name__} learns from mixed samples alone; got None. "
-                "Pass InputMixup or FeatureMixup."
-            )
-        if mixup is not None and self.uses_mixup and len(mixup.members) != outputs.n_classes:
-            raise ValueError(
-                f"`mixup` must mix the {outputs.n_classes} classes of `outputs`; it mixes {len(mixup.members)}. "
-                "Make it from the same network's outputs."
-            )
-        task = Task(outputs, labels, mixup, generator, progress)
+        self._check_mixup(mixup, outputs)
+        device = outputs.logits.device
+        task = Task(outputs, labels.to(device), mixup, generator, progress)
         try:
-            with torch.inference_mode(False), torch.enable_grad(), _full_precision(outputs):
+            with torch.inference_mode(False), torch.enable_grad(), _full_precision(device):
                 self.build(outputs.n_classes, outputs.n_features)
-                self.to(outputs.logits.device)._fit(task)
+                self.to(device)._fit(task)
         except BaseException:
-            self.n_classes = None  # half a fit is none
+            self.n_classes = None  # Half a fit is none.
             raise
+        if not self.reads_features:
+            self.n_features = None
         return self.requires_grad_(False).eval()
 
-    @property
-    def reads_features(self) -> bool:
-        """Whether predictions of this calibrator, as it is fitted, depend on features."""
-        return self.needs_features
-
     def build(self, n_classes: int, n_features: int | None) -> None:
-        """Make the tensors of a calibrator for this many classes and features, with no data yet."""
-        self.n_classes, self.n_features = n_classes, n_features
+        """Make the tensors of a calibrator, with no data yet.
+
+        Args:
+            n_classes: K.
+            n_features: D, or None where predictions read no features.
+        """
+        self.n_classes = n_classes
+        self.n_features = n_features
         self._build(n_classes, n_features)
 
     def forward(self, outputs: Outputs) -> Prediction:
-        """Calibrate, some rows at a time; the label is the network's own."""
+        """Calibrate, some rows at a time; the label is the network's own.
+
+        Args:
+            outputs: Outputs of the network of the fit.
+        """
         _check_outputs(outputs)
-        if self.n_classes is None:
-            raise NotFittedError(
-                f"This {type(self).__name__} is not fitted yet. Call fit(outputs, labels) first."
-            )
-        if outputs.n_classes != self.n_classes:
-            raise ValueError(
-                f"`logits` must have the {self.n_classes} classes of the fit; got {outputs.n_classes}. "
-                "Fit a calibrator for this network."
-            )
-        tensors = (
-            [outputs.logits] if outputs.features is None else [outputs.logits, outputs.features]
-        )
-        fields: dict[str, None] = {}
+        self._check_fitted(outputs)
+        tensors = [outputs.logits]
+        if outputs.features is not None:
+            tensors.append(outputs.features)
+        fields: list[str] = []
 
         def predict(*rows: Tensor) -> tuple[Tensor, ...]:
-            found = {
-                name: x for name, x in vars(self._predict(Outputs(*rows))).items() if x is not None
-            }
-            found["probs"] = restore_argmax(found["label"], found["probs"])
-            fields.update(dict.fromkeys(found))
-            return tuple(found.values())
+            found = self._predict(Outputs(*rows))
+            present = {name: x for name, x in vars(found).items() if x is not None}
+            present["probs"] = restore_argmax(found.label, found.probs)
+            fields[:] = present
+            return tuple(present.values())
 
-        with _full_precision(outputs):
+        with _full_precision(outputs.logits.device):
             values = in_chunks(predict, *tensors, width=sum(x.shape[1] for x in tensors))
         return Prediction(**dict(zip(fields, values, strict=True)))
 
     @abstractmethod
-    def _build(self, n_classes: int, n_features: int | None) -> None: ...
+    def _build(
+        self,
+        n_classes: int,
+        n_features: int | None,
+    ) -> None: ...
 
     @abstractmethod
     def _fit(self, task: Task) -> None: ...
@@ -134,32 +158,71 @@ class Calibrator(nn.Module, ABC):
     @abstractmethod
     def _predict(self, outputs: Outputs) -> Prediction: ...
 
+    def _check_mixup(self, mixup: Mixup | None, outputs: Outputs) -> None:
+        if mixup is None:
+            if self.needs_mixup:
+                raise ValueError(
+                    f"`mixup` must be given: this {type(self).__name__} learns from mixup samples "
+                    "alone; got None. Pass InputMixup or FeatureMixup."
+                )
+            return
+        n_mixed = len(mixup.members)
+        if self.uses_mixup and n_mixed != outputs.n_classes:
+            raise ValueError(
+                f"`mixup` must mix the {outputs.n_classes} classes of `outputs`; it mixes "
+                f"{n_mixed}. Make it from the same network's outputs."
+            )
+
+    def _check_fitted(self, outputs: Outputs) -> None:
+        if self.n_classes is None:
+            raise NotFittedError(
+                f"This {type(self).__name__} is not fitted yet. Call fit(outputs, labels) first."
+            )
+        if outputs.n_classes != self.n_classes:
+            raise ValueError(
+                f"`logits` must have the {self.n_classes} classes of the fit; got "
+                f"{outputs.n_classes}. Fit a calibrator for this network."
+            )
+
 
 def restore_argmax(label: Tensor, probs: Tensor) -> Tensor:
-    """Return the probabilities with the largest at ``label``, where rounding made another equal or larger."""
-    own, other = label.unsqueeze(-1), probs.argmax(-1, keepdim=True)
+    """Return the probabilities with the largest at the label.
+
+    Rounding can make another one equal or larger; then the two are swapped.
+
+    Args:
+        label: Predicted classes, (N,).
+        probs: Probabilities, (N, K).
+    """
+    own = label.unsqueeze(-1)
+    other = probs.argmax(-1, keepdim=True)
     if bool((own == other).all()):
         return probs
     largest = probs.gather(-1, other)
-    exchanged = probs.scatter(-1, other, probs.gather(-1, own))
-    exchanged = exchanged.scatter(-1, own, torch.nextafter(largest, torch.ones_like(largest)))
-    return torch.where(own == other, probs, exchanged)
+    swapped = probs.scatter(-1, other, probs.gather(-1, own))
+    above = torch.nextafter(largest, torch.ones_like(largest))
+    return torch.where(own == other, probs, swapped.scatter(-1, own, above))
 
 
-def _full_precision(outputs: Outputs) -> AbstractContextManager[object]:
-    """Return a context without autocast, which is for networks: here it would cost digits and keep old weights."""
-    device = outputs.logits.device.type
-    return (
-        torch.autocast(device, enabled=False)
-        if torch.amp.is_autocast_available(device)
-        else nullcontext()
-    )
+def _plain(value: Any) -> Any:
+    """Return a record of settings as a dict, and any other setting as it is."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    return value
+
+
+def _full_precision(device: torch.device) -> AbstractContextManager[object]:
+    """Return a context without autocast, which would cost digits here and keep old weights."""
+    if torch.amp.is_autocast_available(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()
 
 
 def _check_outputs(outputs: object) -> None:
     if not isinstance(outputs, Outputs):
         raise TypeError(
-            f"`outputs` must be of type Outputs; got {type(outputs).__name__}. Wrap logits (N, K) by Outputs(logits)."
+            f"`outputs` must be of type Outputs; got {type(outputs).__name__}. Wrap logits (N, K) "
+            "by Outputs(logits)."
         )
 
 

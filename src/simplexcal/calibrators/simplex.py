@@ -1,14 +1,14 @@
 """Simplex Temperature Scaling."""
 
-from collections.abc import Iterator, Sequence
-from typing import Self, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor
 
 from simplexcal.calibrators._branch_calibrator import PAPER_BETAS, PAPER_WIDTHS, BranchCalibrator
-from simplexcal.calibrators._branch_network import Branch, Pool, negative_log_density
-from simplexcal.calibrators._likelihood_head import Head, jeffreys_weight
+from simplexcal.calibrators._branch_network import Branch, MemberBatch, negative_log_density
+from simplexcal.calibrators._likelihood_head import HeadSettings, LikelihoodHead, jeffreys_weight
 from simplexcal.calibrators.base import Task
 from simplexcal.calibrators.temperature import fit_log_temperature
 from simplexcal.concrete import Concrete
@@ -16,21 +16,37 @@ from simplexcal.types import Outputs, Prediction
 
 
 class SimplexTemperatureScaling(BranchCalibrator):
-    """Logits become the location of a Concrete distribution, whose temperature λ(x) is learned (Esaki et al. 2024).
+    """Simplex Temperature Scaling (Esaki et al. 2024).
 
-    Two sources of λ, for two questions. How probable is each class? A head on logit statistics gives τ(x), λ(x) and how
-    far the predicted class leads, trained by the exact likelihood E[π_y] of the real labels. How uncertain is the
-    input? A branch on the features gives λ(x), trained on Multi-Mixup samples; Concrete(logits, λ) then gives both
-    uncertainties. Without ``mixup`` in ``fit`` there is no branch, and the head answers both.
+    The logits become the location of a Concrete distribution. Two sources of its temperature λ(x)
+    answer two questions. How probable is each class? A likelihood head on logit statistics gives
+    τ(x), λ(x) and a factor of the top-1 margin; it is trained by the exact likelihood E[π_y] of the
+    labels. How uncertain is the prediction? A branch on the features gives λ(x), trained on
+    Multi-Mixup samples; Concrete(logits, λ) then gives both uncertainties. Without ``mixup`` in
+    ``fit`` there is no branch, and the head's distribution gives the uncertainties too.
 
-    ``likelihood_head=False`` is the paper's method: the branch answers both questions. See ``paper``.
+    Args:
+        betas: Dirichlet concentrations of the mixup weights. One branch is trained for each; the
+            one with the lowest ECE is kept.
+        widths: Hidden widths of the branch.
+        n_steps: Steps of Adam for the branch.
+        batch_size: Mixup samples in a step, for each β.
+        learning_rate: Learning rate of Adam.
+        weight_decay: Weight decay of Adam.
+        pool_size: Mixup samples drawn for each β.
+        resample: Draw new mixup samples whenever the pool is used up.
+        lr_decay: Decay the learning rate to 0 along a cosine.
+        likelihood_head: Fit the head that gives the probabilities; False is the paper's method, in
+            which the branch answers both questions. See ``paper``.
+        head_settings: Settings of the likelihood head; a mapping of those that differ will do.
     """
 
     key = "sts"
     abbreviation = "STS"
     title = "simplex temperature scaling"
-
+    has_uncertainties = True
     log_temperature: Tensor
+    head_network: LikelihoodHead | None
 
     def __init__(
         self,
@@ -44,6 +60,7 @@ class SimplexTemperatureScaling(BranchCalibrator):
         resample: bool = False,
         lr_decay: bool = True,
         likelihood_head: bool = True,
+        head_settings: HeadSettings | Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(
             betas,
@@ -57,74 +74,97 @@ class SimplexTemperatureScaling(BranchCalibrator):
             lr_decay,
         )
         self.likelihood_head = likelihood_head
-        self.needs_features = (
-            self.needs_mixup
-        ) = not likelihood_head  # without the head, the branch alone
+        self.head_settings = _head_settings(head_settings)
+        self.needs_features = not likelihood_head
+        self.needs_mixup = not likelihood_head
 
     @classmethod
     def paper(cls) -> Self:
-        """Return the paper's method to the letter: 19 values of β, 25 000 steps of 100 fresh mixes, β by ECE.
+        """Return the paper's method: 19 values of β, 25 000 steps of 100 new samples, β by ECE.
 
-        Only the mean differs: it is exact here. For the rest of the letter, fit it with InputMixup's defaults.
+        Only the mean differs: it is exact here. For the rest, fit it with InputMixup's defaults.
         """
         return cls(
             PAPER_BETAS,
             PAPER_WIDTHS,
-            25_000,
-            100,
+            n_steps=25_000,
+            batch_size=100,
             resample=True,
             lr_decay=False,
             likelihood_head=False,
         )
 
-    @property
-    def reads_features(self) -> bool:
-        """Whether there is a branch, which computes λ(x) from features."""
-        return self.branch is not None and bool(self.beta > 0)
+    def concrete(self, outputs: Outputs) -> Concrete:
+        """Return the distribution that gives the uncertainties.
+
+        It is the branch's, or the likelihood head's where there is no branch.
+
+        Args:
+            outputs: Outputs of the network of the fit.
+        """
+        if self.branch is None:
+            return self._likely(outputs)
+        return _concrete(outputs, self.branch.temperatures(outputs)[0])
 
     def _build(self, n_classes: int, n_features: int | None) -> None:
         super()._build(n_classes, n_features)
         self.register_buffer("log_temperature", torch.zeros(()))
-        self.head_network = Head(n_classes) if self.likelihood_head else None
+        self.head_network = None
+        if self.likelihood_head:
+            self.head_network = LikelihoodHead(n_classes, self.head_settings)
 
     def _fit(self, task: Task) -> None:
         if self.head_network is not None:
-            logits = task.outputs.logits.detach()
-            self.log_temperature.fill_(
-                fit_log_temperature(logits, task.labels, jeffreys_weight(*logits.shape))
-            )
-            temperature = self.log_temperature.exp()
-            self.head_network.fit(logits, temperature, task.labels, task.generator, task.progress)
-        if task.mixup is not None:
+            self._fit_head(self.head_network, task)
+        if task.mixup is None:
+            self.branch = None
+        else:
             self._fit_branch(task, task.mixup)
 
-    def _losses(self, heads: Branch, batch: Pool) -> Tensor:
-        return negative_log_density(heads, batch)
+    def _fit_head(self, head: LikelihoodHead, task: Task) -> None:
+        logits = task.outputs.logits.detach()
+        prior_weight = jeffreys_weight(*logits.shape)
+        masked_margin = self.head_settings.masked_margin
+        log_temperature = fit_log_temperature(logits, task.labels, prior_weight, masked_margin)
+        self.log_temperature.fill_(log_temperature)
+        temperature = self.log_temperature.exp()
+        head.fit(logits, temperature, task.labels, task.generator, task.progress)
 
-    def _means(self, heads: Branch, outputs: Outputs) -> Iterator[Tensor]:
-        return (_concrete(outputs, temperature).mean for temperature in heads.of(outputs))
+    def _losses(self, members: Branch, batch: MemberBatch) -> Tensor:
+        return negative_log_density(members, batch)
 
-    def concrete(self, outputs: Outputs) -> Concrete:
-        """Return the distribution that gives the uncertainties: the branch's, or the head's where there is none."""
-        if self.branch is not None and self.beta > 0:
-            return _concrete(outputs, self.branch.of(outputs)[0])
-        return self._likely(outputs)
+    def _means(
+        self,
+        members: Branch,
+        outputs: Outputs,
+    ) -> Iterator[Tensor]:
+        for temperature in members.temperatures(outputs):
+            yield _concrete(outputs, temperature).mean
 
     def _predict(self, outputs: Outputs) -> Prediction:
         m = self.concrete(outputs).moments()
-        probs = (
-            m.mean if self.head_network is None or self.beta == 0 else self._likely(outputs).mean
+        probs = m.mean
+        if self.head_network is not None and self.branch is not None:
+            probs = self._likely(outputs).mean
+        return Prediction(
+            probs,
+            outputs.label,
+            aleatoric=m.expected_entropy,
+            epistemic=m.entropy,
+            mutual_information=m.mutual_information,
         )
-        return Prediction(probs, outputs.label, m.expected_entropy, m.entropy, m.mutual_information)
 
     def _likely(self, outputs: Outputs) -> Concrete:
-        """Return the distribution whose mean has the best likelihood: the head's."""
-        head = cast(Head, self.head_network)
-        likely: Concrete = head(self._scaled(outputs.logits))
+        """Return the likelihood head's distribution, whose mean is the calibrated probability."""
+        head = cast(LikelihoodHead, self.head_network)
+        likely: Concrete = head(outputs.logits / self.log_temperature.exp())
         return likely
 
-    def _scaled(self, logits: Tensor) -> Tensor:
-        return logits / self.log_temperature.exp()
+
+def _head_settings(given: HeadSettings | Mapping[str, Any] | None) -> HeadSettings:
+    if isinstance(given, HeadSettings):
+        return given
+    return HeadSettings(**(given or {}))
 
 
 def _concrete(outputs: Outputs, temperature: Tensor) -> Concrete:

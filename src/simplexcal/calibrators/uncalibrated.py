@@ -5,13 +5,17 @@ from simplexcal.types import Outputs, Prediction
 
 
 class Uncalibrated(Calibrator):
-    """softmax(z): what the network says by itself, for comparison."""
+    """softmax(z): the network's own probabilities, for comparison."""
 
     key = "none"
     abbreviation = "Uncalibrated"
     title = "the network as it is"
 
-    def _build(self, n_classes: int, n_features: int | None) -> None: ...
+    def _build(
+        self,
+        n_classes: int,
+        n_features: int | None,
+    ) -> None: ...
 
     def _fit(self, task: Task) -> None: ...
 

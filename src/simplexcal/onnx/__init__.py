@@ -1,4 +1,4 @@
-"""A calibrated network as an ONNX file, to be served without torch and without this library. Extra ``[onnx]``."""
+"""A calibrated network as an ONNX file, served without torch and this library; extra [onnx]."""
 
 from simplexcal.onnx.export import Exported as Exported
 from simplexcal.onnx.export import export_calibrator as export_calibrator

@@ -20,17 +20,25 @@ LOGGERS = (
 
 
 def convert(
-    graph: nn.Module, tensors: dict[str, Tensor], outputs: Sequence[str], dynamic: Sequence[int]
+    graph: nn.Module,
+    tensors: dict[str, Tensor],
+    outputs: Sequence[str],
+    dynamic: Sequence[int],
 ) -> Any:
-    """Return ``graph``, called with a list of ``tensors``, as an ONNX model.
+    """Return a module as an ONNX model.
 
-    Its results are named by the first of ``outputs``. The ``dynamic`` dimensions of the tensors have any size.
+    Args:
+        graph: Called with a list of tensors.
+        tensors: Example inputs by name.
+        outputs: Names of the results; the first ones are used.
+        dynamic: Dimensions of the tensors that have any size.
     """
     from onnxscript import optimizer
 
-    shapes = [{dim: _size(dim) for dim in dynamic if dim < x.dim()} for x in tensors.values()]
+    shapes = [_dynamic_shape(tensor, dynamic) for tensor in tensors.values()]
     with torch.no_grad(), _quiet():
-        # Traced by torch.export itself: where this fails, torch.onnx.export would fix the size of the batch, silently.
+        # Traced by torch.export itself: where this fails, torch.onnx.export would fix the size of
+        # the batch, silently.
         program = torch.export.export(
             graph, (list(tensors.values()),), dynamic_shapes=(shapes,), strict=False
         )
@@ -41,7 +49,9 @@ def convert(
             opset_version=OPSET,
             input_names=list(tensors),
             output_names=outputs[: len(program.graph_signature.user_outputs)],
-            optimize=False,  # it takes a factor of 0.99999 for 1, and an addend of 1e-8, which saves a division, for 0
+            # The optimiser takes a factor of 0.99999 for 1, and an addend of 1e-8, which saves a
+            # division, for 0.
+            optimize=False,
         )
         optimizer.fold_constants(converted.model, onnx_shape_inference=True)
         optimizer.remove_unused_nodes(converted.model)
@@ -51,25 +61,37 @@ def convert(
 
 
 def reason(error: BaseException) -> str:
-    """Return the first thing that the root of an error of ``convert`` gives for a reason."""
+    """Return the first reason that the root of an error of ``convert`` gives.
+
+    Args:
+        error: What ``convert`` raised.
+    """
     while error.__cause__ is not None:
         error = error.__cause__
-    lines = [
-        line.strip(" -")
-        for line in str(error).splitlines()
-        if not line.startswith("Constraints violated")
-    ]
-    return " ".join(next(filter(None, lines), type(error).__name__).split()).rstrip(".")
+    lines = [line.strip(" -") for line in str(error).splitlines()]
+    reasons = [line for line in lines if line and not line.startswith("Constraints violated")]
+    if not reasons:
+        return type(error).__name__
+    return " ".join(reasons[0].split()).rstrip(".")
+
+
+def _dynamic_shape(
+    tensor: Tensor,
+    dynamic: Sequence[int],
+) -> dict[int, Any]:
+    return {dim: _size(dim) for dim in dynamic if dim < tensor.dim()}
 
 
 def _size(dim: int) -> Any:
-    """Return that a batch has any size; and that of another dimension torch may find the bounds, as a text's length."""
-    return torch.export.Dim("batch") if dim == 0 else torch.export.Dim.DYNAMIC
+    """Return that a batch has any size; of another dimension torch may find the bounds."""
+    if dim == 0:
+        return torch.export.Dim("batch")
+    return torch.export.Dim.DYNAMIC
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep to ourselves what torch and onnxscript write: what they deprecate, skip, do not find or cannot trace."""
+    """Silence torch and onnxscript, which report what they deprecate, skip or do not find."""
     loggers = [logging.getLogger(name) for name in LOGGERS]
     levels = [logger.level for logger in loggers]
     try:
@@ -94,7 +116,9 @@ def _tidy(graph: Any) -> None:
     names: dict[str, str] = {}
     for value in (*graph.input, *graph.output):
         for i, dim in enumerate(value.type.tensor_type.shape.dim):
-            if dim.dim_param:
-                dim.dim_param = names.setdefault(
-                    dim.dim_param, f"{value.name}_{i}" if i else "batch"
-                )
+            if not dim.dim_param:
+                continue
+            name = "batch"
+            if i > 0:
+                name = f"{value.name}_{i}"
+            dim.dim_param = names.setdefault(dim.dim_param, name)

@@ -1,0 +1,21 @@
+"""Likelihood heads that are trained in a moment."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from simplexcal.calibrators import simplex
+from simplexcal.calibrators._likelihood_head import HeadSettings
+
+
+def quick_heads(patch: pytest.MonkeyPatch, n_steps: int) -> None:
+    """Let every STS that is made from now on train its head for ``n_steps``, if not told
+    otherwise."""
+
+    def settings(given: HeadSettings | Mapping[str, Any] | None) -> HeadSettings:
+        if isinstance(given, HeadSettings):
+            return given
+        return HeadSettings(**{"n_steps": n_steps, **(given or {})})
+
+    patch.setattr(simplex, "_head_settings", settings)
