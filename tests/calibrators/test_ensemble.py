@@ -133,7 +133,7 @@ def test_no_temperature_of_a_fine_grid_has_a_smaller_error(
         )
 
     fine = np.linspace(math.log(0.05), math.log(5), 1001)
-    log_t = fit_log_temperature_by_error(logits, labels)
+    log_t = fit_log_temperature_by_error(logits, labels, math.log(0.05), math.log(5))
     assert error(log_t) <= min(map(error, fine)) + 1e-15
     assert abs(log_t - min(fine, key=error)) <= fine[1] - fine[0]
 

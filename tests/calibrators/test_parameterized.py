@@ -44,6 +44,9 @@ def test_the_published_settings_are_the_default() -> None:
         "n_steps": 100_000,
         "learning_rate": 5e-5,
         "batch_size": 1000,
+        "n_largest": 10,
+        "widths": (5, 5),
+        "max_logit": 100.0,
     }
 
 
