@@ -1,5 +1,6 @@
-"""What the README and the guide say runs as it stands there."""
+"""The documentation: its code runs as it stands, its links lead somewhere, its API map is whole."""
 
+import importlib
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ import pytest
 import torch
 from helpers.user_files import write
 
+import simplexcal
 from simplexcal.demo import run as showcase
 from simplexcal.demo.fashion_mnist import images_and_labels
 from simplexcal.demo.lenet5 import normalise
@@ -20,13 +22,22 @@ from simplexcal.demo.lenet5 import normalise
 mpl.use("Agg")
 
 ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 README = (ROOT / "README.md").read_text()
-GUIDE = (ROOT / "docs" / "guide.md").read_text() + (ROOT / "docs" / "serving.md").read_text()
-PYTHON = re.findall(
-    r"```python\n(.*?)```", README + (ROOT / "docs" / "guide.md").read_text(), re.DOTALL
-)
-SHELL = re.findall(r"```sh\n(.*?)```", README + GUIDE, re.DOTALL)
+GUIDE = (DOCS / "guide.md").read_text()
+SERVING = (DOCS / "serving.md").read_text()
+API = (DOCS / "api.md").read_text()
+PYTHON = re.findall(r"```python\n(.*?)```", README + GUIDE, re.DOTALL)
+SHELL = re.findall(r"```sh\n(.*?)```", README + GUIDE + SERVING, re.DOTALL)
 COMMANDS = [block for block in SHELL if block.startswith("simplexcal ")]
+DOCUMENTED = ["", ".metrics", ".io", ".plots", ".onnx", ".sklearn", ".report", ".scoring"]
+
+
+def lines_of(blocks: list[str]) -> list[str]:
+    """Return the commands of shell blocks, each with its continuation lines."""
+    joined = "\n".join(blocks).replace("\\\n", " ")
+    return [line for line in joined.splitlines() if line]
 
 
 @pytest.mark.parametrize("block", PYTHON)
@@ -39,16 +50,15 @@ def test_python_blocks_run(block: str, tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.fixture
 def own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The files that the commands take for granted: outputs and inputs of the demo's network."""
-    data, (images, labels) = showcase.prepare(), images_and_labels()
-    halves = {"val": (data.fit, data.fit_labels), "test": (data.test, data.test_labels)}
-    for name, (outputs, y) in halves.items():
-        np.savez(
-            tmp_path / f"{name}.npz", logits=outputs.logits[:500].numpy(), labels=y[:500].numpy()
-        )
+    data = showcase.prepare()
+    images, labels = images_and_labels()
+    splits = {"val": (data.fit, data.fit_labels), "test": (data.test, data.test_labels)}
+    for name, (outputs, y) in splits.items():
+        logits = outputs.logits[:500].numpy()
+        np.savez(tmp_path / f"{name}.npz", logits=logits, labels=y[:500].numpy())
     write(tmp_path / "rows.parquet", {"logits": data.test.logits[:500].numpy()})
-    np.savez(
-        tmp_path / "inputs.npz", inputs=normalise(images[:500]).numpy(), labels=labels[:500].numpy()
-    )
+    inputs = normalise(images[:500]).numpy()
+    np.savez(tmp_path / "inputs.npz", inputs=inputs, labels=labels[:500].numpy())
     shutil.copy(Path(showcase.__file__).with_name("lenet5.safetensors"), tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as tests/conftest.py has it for this process
@@ -66,14 +76,9 @@ def test_commands_run_as_they_stand() -> None:
 
 def test_the_commands_are_there() -> None:
     assert PYTHON
-    shown = {line.split()[1] for block in COMMANDS for line in block.splitlines() if line}
+    shown = {line.split()[1] for line in lines_of(COMMANDS)}
     assert shown == {"calibrate", "predict", "evaluate", "report", "export", "score"}
-    assert all(
-        line.split()[0] in ("simplexcal", "make")
-        for block in SHELL
-        for line in block.splitlines()
-        if line
-    )
+    assert {line.split()[0] for line in lines_of(SHELL)} == {"simplexcal", "make"}
 
 
 def test_make_targets_exist() -> None:
@@ -82,7 +87,22 @@ def test_make_targets_exist() -> None:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
-def test_links_lead_somewhere() -> None:
-    for folder, text in ((ROOT, README), (ROOT / "docs", GUIDE)):
-        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
-            assert (folder / target).exists(), target
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("module", DOCUMENTED)
+def test_the_api_map_names_every_public_name(module: str) -> None:
+    public = importlib.import_module(f"simplexcal{module}")
+    names = [name for name in vars(public) if not name.startswith("_")]
+    own = [name for name in names if is_own(getattr(public, name), public.__name__)]
+    assert own
+    assert [name for name in own if not re.search(rf"\b{name}\b", API)] == []
+
+
+def is_own(value: object, module: str) -> bool:
+    """Return whether a function or class is defined in the package or module that exports it."""
+    home = getattr(value, "__module__", "")
+    return callable(value) and home.startswith(module) and simplexcal.__name__ in home

@@ -1,4 +1,7 @@
-"""The paper's statements about the Concrete distribution, each as a test (Esaki et al., AISTATS 2024)."""
+"""The paper's statements about the Concrete distribution, each as a test.
+
+Esaki et al., AISTATS 2024; docs/theory.md derives the moments.
+"""
 
 import math
 
@@ -16,14 +19,19 @@ LOGITS = torch.tensor([1.5, 1.0, 0.0, -2.0], dtype=DOUBLE)
 
 
 def predictive(logits: Tensor, temperature: Tensor) -> Tensor:
-    """P(argmax π = k) for K = 2, by integrating the density over the half of the simplex where class k is largest."""
-    t = torch.linspace(0, 400, 100_001, dtype=DOUBLE)  # π_1 = σ(t) on one half, σ(-t) on the other
+    """Return P(argmax π = k) for K = 2, by integrating the density.
+
+    The integral for class k runs over the part of the simplex where class k is the largest.
+    """
+    t = torch.linspace(0, 400, 100_001, dtype=DOUBLE)  # π_1 is σ(t) in one part, σ(-t) in the other
     weight = torch.full_like(t, 4e-3)
-    weight[0] /= 2  # the trapezoid rule: t = 0 belongs to both halves
+    weight[0] /= 2  # the trapezoid rule: t = 0 is the common end of both parts
     log_pi = torch.stack([-softplus(-t), -softplus(t)], -1).unsqueeze(1)
-    halves = [log_pi, log_pi.flip(-1)]
     d = Concrete(logits, temperature)
-    mass = [(weight[:, None] * (d.log_prob_from_log(x) + x.sum(-1)).exp()).sum(0) for x in halves]
+    mass = []
+    for part in (log_pi, log_pi.flip(-1)):
+        log_density = d.log_prob_from_log(part) + part.sum(-1)
+        mass.append((weight[:, None] * log_density.exp()).sum(0))
     return torch.stack(mass, -1)
 
 
@@ -39,7 +47,7 @@ def test_theorem_1_the_predictive_distribution_is_softmax_whatever_the_temperatu
 
 
 @given(seed=integers(0, 2**31), k=integers(2, 30))
-def test_theorem_1_the_winner_of_a_sample_does_not_depend_on_the_temperature(
+def test_theorem_1_the_argmax_of_a_sample_does_not_depend_on_the_temperature(
     seed: int, k: int
 ) -> None:
     logits = torch.randn(k, generator=torch.Generator().manual_seed(seed), dtype=DOUBLE)
