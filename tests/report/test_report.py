@@ -185,7 +185,7 @@ def test_few_inputs_cannot_tell() -> None:
 def test_few_inputs_after_a_visible_error() -> None:
     v = verdict([(0.75, 60, 45)], before=[(0.999, 60, 45)])
     assert v.tone == "unsure"
-    assert "60 inputs show no calibration error, but so few inputs prove little" in words(v)
+    assert "60 inputs show no clear calibration error, but so few inputs prove little" in words(v)
 
 
 def test_few_inputs_show_a_gross_error() -> None:

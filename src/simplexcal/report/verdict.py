@@ -160,7 +160,7 @@ def _headline_compared(
             return "unsure", _too_few(after)
         return (
             "unsure",
-            f"After {title}, {_inputs(after)} show no calibration error, "
+            f"After {title}, {_inputs(after)} show no clear calibration error, "
             "but so few inputs prove little.",
         )
     if nll_shift > SIGNIFICANT:
