@@ -114,10 +114,7 @@ def test_calibrated_alone() -> None:
     v = verdict([(0.9, 2000, 1800), (0.6, 1000, 600)])
     assert v.tone == "good"
     assert v.headline == "This network is well calibrated."
-    assert (
-        "no more than a perfectly calibrated model would show by chance with 3 000 inputs"
-        in words(v)
-    )
+    assert "no more than chance explains: with 3 000 inputs, a perfectly calibrated" in words(v)
 
 
 def test_a_method_alone_is_named(tmp_path: Path) -> None:
@@ -169,7 +166,7 @@ def test_calibration_that_loses_information() -> None:
         [(0.75, 2000, 1800), (0.75, 2000, 1200)], before=[(0.9, 2000, 1800), (0.6, 2000, 1200)]
     )
     assert v.tone == "mixed"
-    assert "less informative about each input" in v.headline
+    assert "less informative" in v.headline
     assert "(NLL) rises" in words(v)
 
 
@@ -185,7 +182,7 @@ def test_few_inputs_cannot_tell() -> None:
 def test_few_inputs_after_a_visible_error() -> None:
     v = verdict([(0.75, 60, 45)], before=[(0.999, 60, 45)])
     assert v.tone == "unsure"
-    assert "60 inputs show no clear calibration error, but so few inputs prove little" in words(v)
+    assert "60 inputs show no clear error, but prove little" in words(v)
 
 
 def test_few_inputs_show_a_gross_error() -> None:

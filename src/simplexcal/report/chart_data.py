@@ -115,15 +115,14 @@ def bin_rows(name: str, prediction: Prediction, correct: Tensor, n_bins: int) ->
         "accuracy": bins.accuracy,
         "low": low,
         "high": high,
+        "count": bins.count,
     }
     rows: Rows = []
     for b in bins.count.nonzero().squeeze(1).tolist():
         numbers = {key: values[b].item() for key, values in columns.items()}
-        row: Row = {"method": name}
-        row |= {key: round(value, 4) for key, value in numbers.items()}
-        row["count"] = int(bins.count[b])
-        row["state"] = _state(numbers["confidence"], numbers["low"], numbers["high"])
-        rows.append(row)
+        state = _state(numbers["confidence"], numbers["low"], numbers["high"])
+        rounded = {key: round(value, 4) for key, value in numbers.items()}
+        rows.append({"method": name, **rounded, "state": state})
     return rows
 
 
@@ -183,11 +182,9 @@ def point_rows(
     uncertainties = _uncertainties(prediction)
     confidence = prediction.confidence
     is_wrong = prediction.label != labels
-    finite = uncertainties.isfinite().all(-1).nonzero().squeeze(1)
-    sample = finite[torch.randperm(len(finite), generator=generator)[:N_POINTS]]
-    sample = sample[is_wrong[sample].int().argsort(stable=True)]
+    finite = uncertainties.isfinite().all(-1)
     rows: Rows = []
-    for i in sample.tolist():
+    for i in _sample_rows(finite, is_wrong, generator):
         aleatoric, epistemic = uncertainties[i].tolist()
         row = {
             "input": i,
@@ -285,6 +282,15 @@ def _uncertainties(prediction: Prediction) -> Tensor:
     if prediction.aleatoric is None or prediction.epistemic is None:
         return torch.full((len(prediction.label), 2), math.nan)
     return torch.stack([prediction.aleatoric, prediction.epistemic], -1)
+
+
+def _sample_rows(shown: Tensor, is_wrong: Tensor, generator: Generator) -> list[int]:
+    """Return random rows of those that can be shown, wrong ones last."""
+    rows = shown.nonzero().squeeze(1)
+    order = torch.randperm(len(rows), generator=generator)
+    sample = rows[order[:N_POINTS]]
+    correct_first = is_wrong[sample].int().argsort(stable=True)
+    return sample[correct_first].tolist()
 
 
 def _state(confidence: float, low: float, high: float) -> str:

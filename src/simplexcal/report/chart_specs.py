@@ -16,6 +16,10 @@ Spec = dict[str, Any]
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
 AXIS_WIDTH = 44  # the same for all, so that charts above each other are aligned
 SHARE = alt.Scale(domain=[0, 1])
+STATE_COLOURS = alt.Scale(domain=STATES, range=["var(--wrong)", "var(--correct)", "var(--low)"])
+STATE_SHAPES = alt.Scale(domain=STATES, range=["triangle-down", "circle", "triangle-up"])
+OUTCOME_COLOURS = alt.Scale(domain=OUTCOMES, range=["var(--correct)", "var(--wrong)"])
+OUTCOME_SHAPES = alt.Scale(domain=OUTCOMES, range=["circle", "diamond"])
 
 _LABELS: dict[str, Any] = {
     "labelColor": "var(--muted)",
@@ -69,10 +73,8 @@ def reliability_spec(method: str) -> Spec:
     bins = _chart("bins").transform_filter("datum.method === method")
     x = alt.X("confidence:Q", title=None, scale=SHARE, axis=alt.Axis(format=".0%"))
     y = alt.Y("accuracy:Q", title="Accuracy", scale=SHARE, axis=_percent_axis())
-    colours = _colours(STATES, "wrong", "correct", "low")
-    colour = alt.Color("state:N", scale=colours, legend=None)
-    shapes = alt.Scale(domain=STATES, range=["triangle-down", "circle", "triangle-up"])
-    shape = alt.Shape("state:N", scale=shapes, legend=None)
+    colour = alt.Color("state:N", scale=STATE_COLOURS, legend=None)
+    shape = alt.Shape("state:N", scale=STATE_SHAPES, legend=None)
     intervals = bins.mark_rule(strokeWidth=7, strokeCap="round", opacity=0.3)
     points = bins.mark_point(filled=True, size=90, opacity=1)
     layers = alt.layer(
@@ -141,11 +143,9 @@ def scatter_spec() -> Spec:
     A brush selects inputs. Inputs whose confidence is below the threshold are hollow.
     """
     brush = alt.selection_interval(name="brush")
-    colours = _colours(OUTCOMES, "correct", "wrong")
     pale = alt.value("var(--faint)")
-    stroke = alt.Stroke("outcome:N", scale=colours, legend=None)
-    fill = alt.Fill("outcome:N", scale=colours, legend=None)
-    shapes = alt.Scale(domain=OUTCOMES, range=["circle", "diamond"])
+    stroke = alt.Stroke("outcome:N", scale=OUTCOME_COLOURS, legend=None)
+    fill = alt.Fill("outcome:N", scale=OUTCOME_COLOURS, legend=None)
     is_kept = "datum.confidence >= threshold"
     chart = _chart("points").mark_point(size=34, strokeWidth=1.2, opacity=0.85)
     chart = chart.encode(
@@ -162,21 +162,17 @@ def scatter_spec() -> Spec:
         stroke=alt.condition(brush, stroke, pale),
         fill=alt.condition(brush, fill, pale),
         fillOpacity=alt.condition(is_kept, alt.value(0.7), alt.value(0)),
-        shape=alt.Shape("outcome:N", scale=shapes, legend=None),
-        tooltip=[
-            alt.Tooltip("input:Q"),
-            alt.Tooltip("prediction:N", title="predicted"),
-            alt.Tooltip("label:N", title="true class"),
-            alt.Tooltip("confidence:Q", format=".1%"),
-        ],
+        shape=alt.Shape("outcome:N", scale=OUTCOME_SHAPES, legend=None),
+        tooltip=_point_tooltip(),
     )
     return _spec(chart.add_params(brush), 400)
 
 
 def _spec(chart: Any, height: int, **params: Any) -> Spec:
     """Return the whole specification, as wide as its place on the page."""
-    values = {"threshold": 0.0, **params}
-    chart = chart.add_params(*(alt.param(name=name, value=value) for name, value in values.items()))
+    params["threshold"] = 0.0
+    for name, value in params.items():
+        chart = chart.add_params(alt.param(name=name, value=value))
     chart = chart.properties(width="container", height=height, background="transparent")
     chart = chart.properties(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
     spec: Spec = chart.configure(**_CONFIG).to_dict()
@@ -212,10 +208,6 @@ def _percent_axis() -> Any:
     return alt.Axis(format=".0%", tickCount=5, minExtent=AXIS_WIDTH)
 
 
-def _colours(domain: tuple[str, ...], *names: str) -> Any:
-    return alt.Scale(domain=list(domain), range=[f"var(--{name})" for name in names])
-
-
 def _bin_tooltip() -> list[Any]:
     return [
         alt.Tooltip("confidence:Q", format=".1%"),
@@ -223,4 +215,13 @@ def _bin_tooltip() -> list[Any]:
         alt.Tooltip("low:Q", title="95 % from", format=".1%"),
         alt.Tooltip("high:Q", title="to", format=".1%"),
         alt.Tooltip("count:Q", title="inputs"),
+    ]
+
+
+def _point_tooltip() -> list[Any]:
+    return [
+        alt.Tooltip("input:Q"),
+        alt.Tooltip("prediction:N", title="predicted"),
+        alt.Tooltip("label:N", title="true class"),
+        alt.Tooltip("confidence:Q", format=".1%"),
     ]

@@ -6,7 +6,7 @@ from datetime import date
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,6 +22,9 @@ from simplexcal.report.mistakes import Images, most_confident_mistakes
 from simplexcal.report.table import score_table
 from simplexcal.report.verdict import make_verdict
 from simplexcal.types import Prediction
+
+if TYPE_CHECKING:
+    import jinja2
 
 START = 0.9  # the threshold at first
 PACKAGES = ("altair", "jinja2", "PIL", "vl_convert")
@@ -69,7 +72,8 @@ def write_report(
         ValueError: If the arguments do not fit together.
     """
     predictions = _checked_predictions(predictions)
-    probs, labels = check_classified(next(iter(predictions.values())).probs, labels)
+    first = next(iter(predictions.values()))
+    probs, labels = check_classified(first.probs, labels)
     labels = labels.cpu()
     n, k = probs.shape
     focus = _checked_focus(focus, predictions)
@@ -160,9 +164,10 @@ def _check_images(images: Images | None, n: int) -> None:
             f"`images` must be a tensor or an array; got {type(images).__name__}. Stack them first."
         )
     shape = tuple(images.shape)
-    is_grey = len(shape) == 3
-    has_channels = len(shape) == 4 and (shape[1] in (1, 3) or shape[3] in (1, 3))
-    if shape[:1] != (n,) or not (is_grey or has_channels):
+    is_image = len(shape) == 3
+    if len(shape) == 4:
+        is_image = shape[1] in (1, 3) or shape[3] in (1, 3)
+    if shape[:1] != (n,) or not is_image:
         raise ValueError(
             "`images` must have shape (N, H, W), (N, H, W, C) or (N, C, H, W), "
             f"with N = {n} and C = 1 or 3; got {shape}."
@@ -179,6 +184,21 @@ def _check_extra_is_installed() -> None:
 
 
 def _render(context: Context) -> str:
+    source = Path(__file__).with_name("report.html.j2").read_text(encoding="utf-8")
+    return (
+        _jinja_environment()
+        .from_string(source)
+        .render(
+            context,
+            n_steps=N_STEPS,
+            start=round(START * N_STEPS),
+            version=simplexcal.__version__,
+            vega=_vega(),
+        )
+    )
+
+
+def _jinja_environment() -> "jinja2.Environment":
     import jinja2
 
     environment = jinja2.Environment(
@@ -190,14 +210,7 @@ def _render(context: Context) -> str:
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     environment.filters["percent"] = percent
     environment.filters["count"] = count
-    source = Path(__file__).with_name("report.html.j2").read_text(encoding="utf-8")
-    return environment.from_string(source).render(
-        context,
-        n_steps=N_STEPS,
-        start=round(START * N_STEPS),
-        version=simplexcal.__version__,
-        vega=_vega(),
-    )
+    return environment
 
 
 @cache

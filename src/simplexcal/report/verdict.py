@@ -158,16 +158,9 @@ def _headline_compared(
     if _is_weak(after):
         if was_calibrated:
             return "unsure", _too_few(after)
-        return (
-            "unsure",
-            f"After {title}, {_inputs(after)} show no clear calibration error, "
-            "but so few inputs prove little.",
-        )
+        return "unsure", f"After {title}, {_inputs(after)} show no clear error, but prove little."
     if nll_shift > SIGNIFICANT:
-        return (
-            "mixed",
-            f"After {title}, this network is calibrated, but less informative about each input.",
-        )
+        return "mixed", f"After {title}, this network is calibrated, but less informative."
     if was_calibrated:
         return "good", f"This network is well calibrated, both before and after {title}."
     return "good", f"After {title}, this network is well calibrated."
@@ -217,27 +210,21 @@ def _gap_is_clear(e: Evaluation) -> bool:
 
 
 def _describe_ece(e: Evaluation) -> str:
-    ece = f"The expected calibration error (ECE) of {percent(e.ece, 2)}"
     floor = percent(e.ece_floor_95, 2)
-    highest = percent(e.ece_high, 2)
+    chance = f"with {_inputs(e)}, a perfectly calibrated model would show up to {floor}"
+    low = f"{100 * e.ece_low:.2f}"
+    high = percent(e.ece_high, 2)
     if not is_within_chance(e):
-        return (
-            f"{ece} is more than chance explains: with {_inputs(e)}, a perfectly calibrated model "
-            f"would show up to {floor}. The true error lies between {100 * e.ece_low:.2f} and "
-            f"{highest} (95{SPACE}% interval)."
-        )
-    if _is_weak(e):
-        return (
-            f"{ece} is inconclusive: with only {_inputs(e)}, even a perfectly calibrated model "
-            f"would show up to {floor}, and the true error may be anything up to {highest}. "
-            f"About {count(_inputs_needed(e))} inputs would lower the noise floor to "
-            f"{percent(WANTED, 0)}."
-        )
-    return (
-        f"{ece} is no more than a perfectly calibrated model would show by chance with "
-        f"{_inputs(e)} (up to {floor}). The true error is at most {highest} "
-        f"(95{SPACE}% interval)."
-    )
+        finding = "is more than chance explains"
+        truth = f"The true error lies between {low} and {high} (95{SPACE}% interval)."
+    elif _is_weak(e):
+        finding = "is inconclusive"
+        truth = f"The true error may be anything up to {high}. {_advise_more_inputs(e)}"
+    else:
+        finding = "is no more than chance explains"
+        truth = f"The true error is at most {high} (95{SPACE}% interval)."
+    ece = percent(e.ece, 2)
+    return f"The expected calibration error (ECE) of {ece} {finding}: {chance}. {truth}"
 
 
 def _describe_nll(before: Evaluation, after: Evaluation, nll_shift: float) -> tuple[str, ...]:
@@ -254,15 +241,13 @@ def _is_weak(e: Evaluation) -> bool:
     return e.ece_floor_95 > WEAK
 
 
-def _inputs_needed(e: Evaluation) -> int:
-    """Return how many inputs lower the noise floor to ``WANTED``: it falls as 1/√n.
-
-    The estimate deserves two digits.
-    """
+def _advise_more_inputs(e: Evaluation) -> str:
+    """Return how many inputs lower the noise floor to ``WANTED``: it falls as 1/√n."""
     n = e.n * (e.ece_floor_95 / WANTED) ** 2
     exponent = max(math.floor(math.log10(n)) - 1, 0)
-    unit = int(10**exponent)
-    return math.ceil(n / unit) * unit
+    unit = int(10**exponent)  # the estimate deserves two digits
+    needed = math.ceil(n / unit) * unit
+    return f"About {count(needed)} inputs would lower the noise floor to {percent(WANTED, 0)}."
 
 
 def _too_few(e: Evaluation) -> str:
