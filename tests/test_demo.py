@@ -1,19 +1,18 @@
-"""The embedded network and data are what they are said to be, and small."""
+"""The embedded network and data are as documented, and small."""
 
 from pathlib import Path
 
 import torch
 
 from simplexcal.demo import fashion_mnist, run
-from simplexcal.demo.fashion_mnist import CLASSES, halves, images_and_labels
+from simplexcal.demo.fashion_mnist import CLASSES, calibration_test_split, images_and_labels
 
 FOLDER = Path(fashion_mnist.__file__).parent
 
 
 def test_the_embedded_files_are_small() -> None:
-    assert (
-        sum(path.stat().st_size for path in FOLDER.rglob("*") if path.suffix != ".pyc") <= 6_000_000
-    )
+    sizes = [path.stat().st_size for path in FOLDER.rglob("*") if path.suffix != ".pyc"]
+    assert sum(sizes) <= 6_000_000
 
 
 def test_the_images_are_ten_thousand_of_ten_classes() -> None:
@@ -23,8 +22,8 @@ def test_the_images_are_ten_thousand_of_ten_classes() -> None:
     assert labels.bincount().tolist() == [1000] * len(CLASSES)
 
 
-def test_the_halves_are_all_rows_once() -> None:
-    fit, test = halves(10_000)
+def test_the_split_has_each_row_once() -> None:
+    fit, test = calibration_test_split(10_000)
     assert len(fit) == len(test) == 5_000
     assert torch.equal(torch.cat([fit, test]).sort().values, torch.arange(10_000))
 

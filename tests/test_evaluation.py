@@ -49,7 +49,7 @@ def test_every_number_is_the_metric_of_that_name() -> None:
     assert e.ece_floor < e.ece_floor_95
 
 
-def test_correct_is_what_the_network_said_also_where_probabilities_tie() -> None:
+def test_correct_is_the_class_of_the_network_also_where_probabilities_tie() -> None:
     tied = Prediction(torch.tensor([[0.5, 0.5], [0.5, 0.5]]), torch.tensor([1, 1]))
     assert sc.evaluate(tied, torch.tensor([1, 1])).accuracy == 1
     assert metrics.accuracy(tied.probs, torch.tensor([1, 1])) == 0
@@ -81,7 +81,7 @@ def test_what_a_method_does_not_have_is_none() -> None:
     assert e.aleatoric is e.epistemic is None
 
 
-def test_one_prediction_and_half_precision_are_judged_too() -> None:
+def test_one_prediction_and_half_precision_are_evaluated_too() -> None:
     for p in (prediction(1), prediction(30, k=2)):
         half = Prediction(p.probs.half(), p.label)
         assert all(
@@ -100,6 +100,14 @@ def test_labels_are_checked() -> None:
         sc.evaluate(prediction(2), torch.tensor([0, 5]))
     with pytest.raises(TypeError, match=r"^`labels` must be a torch.Tensor; got list\."):
         sc.evaluate(prediction(2), [0, 1])  # type: ignore[arg-type]
+
+
+def test_bins_and_generator_are_checked() -> None:
+    p = prediction(3)
+    with pytest.raises(ValueError, match=r"^`n_bins` must be at least 1; got 0\.$"):
+        sc.evaluate(p, p.label, n_bins=0)
+    with pytest.raises(TypeError, match=r"^`generator` must be a torch.Generator or None; got int"):
+        sc.evaluate(p, p.label, generator=1)  # type: ignore[arg-type]
 
 
 def test_the_table_by_hand() -> None:
@@ -129,9 +137,9 @@ def test_the_table_by_hand() -> None:
     assert set(lines[1]) == set("|:- ")
 
 
-def test_unknown_inputs_are_the_positive_class_and_confidence_is_turned_round() -> None:
-    known, unknown = prediction(60, sharpness=4.0), prediction(40, seed=1, sharpness=1.0)
-    e = sc.evaluate_ood(known, unknown)
+def test_ood_inputs_are_the_positive_class_and_confidence_is_negated() -> None:
+    inside, outside = prediction(60, sharpness=4.0), prediction(40, seed=1, sharpness=1.0)
+    e = sc.evaluate_ood(inside, outside)
     positive = [0] * 60 + [1] * 40
     assert (e.n_in, e.n_out) == (60, 40)
     assert e.confidence_auroc > 0.7
@@ -141,7 +149,7 @@ def test_unknown_inputs_are_the_positive_class_and_confidence_is_turned_round() 
         "differential_entropy": "epistemic",
     }
     for score, field in {**names, "mutual_information": "mutual_information"}.items():
-        values = torch.cat([getattr(known, field), getattr(unknown, field)])
+        values = torch.cat([getattr(inside, field), getattr(outside, field)])
         values = -values if score == "confidence" else values
         ours, theirs = e.as_dict()[f"{score}_auroc"], roc_auc_score(positive, values)
         assert ours == pytest.approx(theirs, abs=1e-6)

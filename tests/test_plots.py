@@ -25,7 +25,7 @@ from simplexcal.metrics import (
     risk_coverage,
 )
 
-# Four bins, two of them empty: 2 inputs with one right, 6 inputs.
+# Four bins, two of them empty, the others with 2 and 6 inputs.
 BINS = Bins(
     edges=tensor([0.0, 0.25, 0.5, 0.75, 1.0]),
     count=tensor([0, 2, 0, 6]),
@@ -179,16 +179,16 @@ def test_beta_sensitivity_without_spread_has_no_shade(ax: Any) -> None:
 def test_uncertainty_scatter_by_hand(ax: Any) -> None:
     correct = tensor([True, False, True])
     plots.uncertainty_scatter(tensor([0.1, 0.9, 0.2]), tensor([-5.0, -1.0, -4.0]), correct, ax)
-    right, wrong = ax.collections
-    np.testing.assert_allclose(np.asarray(right.get_offsets()), [(0.1, -5), (0.2, -4)], rtol=1e-6)
-    np.testing.assert_allclose(np.asarray(wrong.get_offsets()), [(0.9, -1)], rtol=1e-6)
-    assert not np.array_equal(right.get_facecolor(), wrong.get_facecolor())
-    assert legend(ax) == ["right: 2", "wrong: 1"]
+    hits, errors = ax.collections
+    np.testing.assert_allclose(np.asarray(hits.get_offsets()), [(0.1, -5), (0.2, -4)], rtol=1e-6)
+    np.testing.assert_allclose(np.asarray(errors.get_offsets()), [(0.9, -1)], rtol=1e-6)
+    assert not np.array_equal(hits.get_facecolor(), errors.get_facecolor())
+    assert legend(ax) == ["correct: 2", "wrong: 1"]
     assert "nats" in ax.get_xlabel()
     assert "nats" in ax.get_ylabel()
 
 
-@pytest.mark.parametrize(("correct", "text"), [(True, "right: 1"), (False, "wrong: 1")])
+@pytest.mark.parametrize(("correct", "text"), [(True, "correct: 1"), (False, "wrong: 1")])
 def test_uncertainty_scatter_of_one_point(ax: Any, correct: bool, text: str) -> None:
     plots.uncertainty_scatter([0.5], [-2.0], tensor([correct]), ax)
     assert legend(ax) == [text]
@@ -203,8 +203,9 @@ DISTRIBUTIONS = [
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=lambda d: type(d).__name__)
 def test_densities_on_the_grid_integrate_to_one_and_to_the_mean(distribution: Distribution) -> None:
-    # Of the smooth density f the rule of middles misses h²/36 ∫ (f_00 + f_11 - f_01), with h = 1/200. By hand, for
-    # Dirichlet(2, 3, 4), this integral is -56: the sum is 3.9e-5 too large. The Concrete ones are as flat at the edges.
+    # The midpoint rule misses h²/36 ∫ (f_00 + f_11 - f_01) of a smooth density f, with h = 1/200.
+    # By hand, this integral is -56 for Dirichlet(2, 3, 4): the sum is 3.9e-5 too large. The
+    # Concrete densities are as flat at the edges.
     points = plots.simplex_grid(200)
     weight = distribution.log_prob(points).exp().double() / 2 / 200**2
     torch.testing.assert_close(weight.sum().item(), 1.0, atol=1e-4, rtol=0)
@@ -242,9 +243,8 @@ def test_simplex_density_draws_each_value_where_its_point_is(ax: Any) -> None:
     np.testing.assert_allclose(corners.mean(1), plots.simplex_xy(points), atol=1e-6)
     one, two = corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]
     area = abs(one[:, 0] * two[:, 1] - one[:, 1] * two[:, 0]) / 2
-    np.testing.assert_allclose(
-        area, 0.75**0.5 / 2 / 49, rtol=1e-5
-    )  # equal, and together the whole triangle
+    # The triangles are equal, and together the whole simplex.
+    np.testing.assert_allclose(area, 0.75**0.5 / 2 / 49, rtol=1e-5)
     np.testing.assert_allclose(np.asarray(cells(ax).get_array()), log_density.exp(), rtol=1e-6)
     assert ax.get_aspect() == 1
 

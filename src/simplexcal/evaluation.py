@@ -1,4 +1,4 @@
-"""A prediction and its labels in, one flat record of numbers out; records side by side in a table."""
+"""Evaluation of predictions: records of numbers, and tables of them."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -7,7 +7,7 @@ import torch
 from torch import Generator, Tensor
 
 from simplexcal import metrics
-from simplexcal._validation import check_classified
+from simplexcal._validation import check_classified, check_count, check_generator
 from simplexcal.types import Prediction
 
 HEADER = (
@@ -25,12 +25,35 @@ HEADER = (
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a prediction is worth. Plain numbers; errors are fractions, logarithms natural.
+    """How good a prediction is, in plain numbers.
 
-    ``ece`` stands beside what chance alone makes of it: ``ece_floor`` and ``ece_floor_95`` are mean and 95 % quantile
-    of the ECE of a perfectly calibrated model with the same confidences, and [``ece_low``, ``ece_high``] is a 95 %
-    interval for the true error, without the upward bias of the ECE itself. Each number is described where it is
-    computed, in ``simplexcal.metrics``. ``aleatoric`` and ``epistemic`` are means, None where a method has none.
+    Errors are fractions, logarithms natural. ``simplexcal.metrics`` describes each number where it
+    is computed.
+
+    Args:
+        n: Number of inputs, N.
+        n_classes: Number of classes, K.
+        accuracy: Fraction of inputs whose predicted class is the label.
+        confidence: Mean confidence.
+        nll: Negative log-likelihood, in nats.
+        brier: Brier score.
+        brier_calibration: The part of the Brier score that recalibration can remove.
+        brier_refinement: The rest of the Brier score.
+        ece: Expected calibration error.
+        ece_floor: Mean of the noise floor: the ECE of a perfectly calibrated model with the same
+            confidences.
+        ece_floor_95: 95 % quantile of the noise floor.
+        ece_low: Lower end of a 95 % interval for the true error, without the upward bias of the
+            ECE itself.
+        ece_high: Upper end of that interval.
+        adaptive_ece: ECE over bins of equal mass.
+        classwise_ece: Mean ECE of the classes.
+        maximum_ce: Largest gap between accuracy and confidence of a bin.
+        debiased_ece: Debiased root-mean-square calibration error.
+        smooth_ece: Smooth calibration error.
+        aurc: Area under the risk-coverage curve.
+        aleatoric: Mean aleatoric uncertainty, None where a method has none.
+        epistemic: Mean epistemic uncertainty, None where a method has none.
     """
 
     n: int
@@ -56,16 +79,33 @@ class Evaluation:
     epistemic: float | None = None
 
     def as_dict(self) -> dict[str, int | float | None]:
-        """Return names and numbers, in the order above."""
+        """Return names and numbers, in the order of the arguments."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class OODEvaluation:
-    """How well each uncertainty tells unknown inputs, the positive class, from known ones.
+    """How well each uncertainty detects out-of-distribution (OOD) inputs, the positive class.
 
-    Known by area under the ROC curve, average precision and the false-positive rate at 95 % true positives. A score
-    that one of the predictions does not have is None; confidence counts with a minus sign.
+    Each score has three numbers: the area under the ROC curve (``auroc``), the average precision
+    (``aupr``) and the false-positive rate at a true-positive rate of 95 % (``fpr_95``). They are
+    None where one of the predictions lacks the score.
+
+    Args:
+        n_in: Number of in-distribution inputs.
+        n_out: Number of OOD inputs.
+        confidence_auroc: AUROC of the negative confidence.
+        confidence_aupr: Average precision of the negative confidence.
+        confidence_fpr_95: False-positive rate of the negative confidence.
+        expected_entropy_auroc: AUROC of the expected entropy (aleatoric).
+        expected_entropy_aupr: Average precision of the expected entropy.
+        expected_entropy_fpr_95: False-positive rate of the expected entropy.
+        differential_entropy_auroc: AUROC of the differential entropy (epistemic).
+        differential_entropy_aupr: Average precision of the differential entropy.
+        differential_entropy_fpr_95: False-positive rate of the differential entropy.
+        mutual_information_auroc: AUROC of the mutual information.
+        mutual_information_aupr: Average precision of the mutual information.
+        mutual_information_fpr_95: False-positive rate of the mutual information.
     """
 
     n_in: int
@@ -84,28 +124,42 @@ class OODEvaluation:
     mutual_information_fpr_95: float | None = None
 
     def as_dict(self) -> dict[str, int | float | None]:
-        """Return names and numbers, in the order above."""
+        """Return names and numbers, in the order of the arguments."""
         return asdict(self)
 
 
 @torch.no_grad()
 def evaluate(
-    prediction: Prediction, labels: Tensor, n_bins: int = 10, generator: Generator | None = None
+    prediction: Prediction,
+    labels: Tensor,
+    n_bins: int = 10,
+    generator: Generator | None = None,
 ) -> Evaluation:
-    """Judge a prediction by labels (N,) that it has not seen.
+    """Evaluate a prediction on labels that it has not seen.
 
-    Correct is what ``prediction.label`` says, the network's own class, also where probabilities round to a tie. The
-    noise floor and the interval are simulated with ``generator``, or else with a fixed seed: the same input gives the
-    same record, and the global random state is left alone.
+    An input is correct where ``prediction.label``, the network's own class, is the label, also
+    where probabilities round to a tie. The global random state stays as it is.
+
+    Args:
+        prediction: Predictions for N inputs.
+        labels: The class of each input, (N,).
+        n_bins: Number of bins of the calibration errors.
+        generator: Source of the random numbers for the noise floor and the interval. None is one
+            with a fixed seed: the same input gives the same record.
+
+    Raises:
+        TypeError: If an argument has the wrong type.
+        ValueError: If the labels are not N classes of the prediction.
     """
     probs, labels = check_classified(prediction.probs, labels)
+    check_count("n_bins", n_bins)
+    check_generator(generator)
     labels = labels.to(probs.device)
-    confidence, correct = prediction.confidence, prediction.label == labels
+    confidence = prediction.confidence
+    correct = prediction.label == labels
     split = metrics.brier_split(probs, labels, n_bins)
-    floor = metrics.noise_floor(confidence, n_bins, generator=generator)
-    interval = metrics.ece_interval(confidence, correct, n_bins, generator=generator)
     return Evaluation(
-        n=len(prediction),
+        n=len(labels),
         n_classes=probs.shape[1],
         accuracy=correct.double().mean().item(),
         confidence=confidence.double().mean().item(),
@@ -113,47 +167,96 @@ def evaluate(
         brier=metrics.brier(probs, labels).item(),
         brier_calibration=split.calibration.item(),
         brier_refinement=split.refinement.item(),
-        ece=metrics.ece(confidence, correct, n_bins).item(),
-        ece_floor=floor.mean.item(),
-        ece_floor_95=floor.upper.item(),
-        ece_low=interval.low.item(),
-        ece_high=interval.high.item(),
         adaptive_ece=metrics.adaptive_ece(confidence, correct, n_bins).item(),
         classwise_ece=metrics.classwise_ece(probs, labels, n_bins).item(),
-        maximum_ce=metrics.maximum_ce(confidence, correct, n_bins).item(),
         debiased_ece=metrics.debiased_ece(confidence, correct, n_bins).item(),
+        ece=metrics.ece(confidence, correct, n_bins).item(),
+        maximum_ce=metrics.maximum_ce(confidence, correct, n_bins).item(),
         smooth_ece=metrics.smooth_ece(confidence, correct).item(),
         aurc=metrics.aurc(confidence, correct).item(),
         aleatoric=_mean(prediction.aleatoric),
         epistemic=_mean(prediction.epistemic),
+        **_ece_inference(confidence, correct, n_bins, generator),
     )
 
 
 @torch.no_grad()
 def evaluate_ood(in_distribution: Prediction, out_of_distribution: Prediction) -> OODEvaluation:
-    """Judge how well the uncertainties of two predictions, for known and for unknown inputs, tell them apart."""
-    known, unknown = in_distribution, out_of_distribution
+    """Evaluate how well the uncertainties of two predictions detect OOD inputs.
+
+    Args:
+        in_distribution: Predictions for in-distribution inputs.
+        out_of_distribution: Predictions of the same model for OOD inputs.
+    """
+    inside = in_distribution
+    outside = out_of_distribution
     return OODEvaluation(
-        len(known),
-        len(unknown),
-        *_told_apart(-known.confidence, -unknown.confidence),
-        *_told_apart_if_any(known.aleatoric, unknown.aleatoric),
-        *_told_apart_if_any(known.epistemic, unknown.epistemic),
-        *_told_apart_if_any(known.mutual_information, unknown.mutual_information),
+        len(inside),
+        len(outside),
+        *_detection_scores(-inside.confidence, -outside.confidence),
+        *_detection_scores_or_none(inside.aleatoric, outside.aleatoric),
+        *_detection_scores_or_none(inside.epistemic, outside.epistemic),
+        *_detection_scores_or_none(inside.mutual_information, outside.mutual_information),
     )
 
 
 def tabulate(evaluations: Mapping[str, Evaluation]) -> str:
-    """Return one line for each named evaluation, as a Markdown table that is aligned in plain text too."""
-    rows = [list(HEADER), *([name, *_cells(e)] for name, e in evaluations.items())]
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    lines = [[name.ljust(widths[0]), *map(str.rjust, cells, widths[1:])] for name, *cells in rows]
-    rule = [":" + "-" * (widths[0] - 1), *("-" * (width - 1) + ":" for width in widths[1:])]
-    return "\n".join(f"| {' | '.join(line)} |" for line in [lines[0], rule, *lines[1:]])
+    """Return a Markdown table that is aligned in plain text too.
+
+    Args:
+        evaluations: Evaluations by the name of their method; each is a row.
+    """
+    rows = [list(HEADER)]
+    for name, evaluation in evaluations.items():
+        rows.append([name, *_cells(evaluation)])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    rule = ["-" * (width - 1) + ":" for width in widths]
+    rule[0] = ":" + "-" * (widths[0] - 1)
+    lines = [_aligned(row, widths) for row in rows]
+    lines.insert(1, rule)
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _cells(e: Evaluation) -> tuple[str, ...]:
-    return (
+def _ece_inference(
+    confidence: Tensor, correct: Tensor, n_bins: int, generator: Generator | None
+) -> dict[str, float]:
+    """Return the noise floor of the ECE and the interval for the true error."""
+    floor = metrics.noise_floor(confidence, n_bins, generator=generator)
+    interval = metrics.ece_interval(confidence, correct, n_bins, generator=generator)
+    return {
+        "ece_floor": floor.mean.item(),
+        "ece_floor_95": floor.upper.item(),
+        "ece_low": interval.low.item(),
+        "ece_high": interval.high.item(),
+    }
+
+
+def _mean(values: Tensor | None) -> float | None:
+    if values is None:
+        return None
+    return values.double().mean().item()
+
+
+def _detection_scores(inside: Tensor, outside: Tensor) -> tuple[float, float, float]:
+    """Return AUROC, average precision and FPR at 95 % TPR; OOD inputs are the positive class."""
+    score = torch.cat([inside, outside.to(inside)])
+    is_outside = torch.arange(len(score), device=score.device) >= len(inside)
+    auroc = metrics.auroc(score, is_outside)
+    aupr = metrics.aupr(score, is_outside)
+    fpr_95 = metrics.fpr_at_tpr(score, is_outside)
+    return auroc.item(), aupr.item(), fpr_95.item()
+
+
+def _detection_scores_or_none(
+    inside: Tensor | None, outside: Tensor | None
+) -> tuple[float | None, float | None, float | None]:
+    if inside is None or outside is None:
+        return None, None, None
+    return _detection_scores(inside, outside)
+
+
+def _cells(e: Evaluation) -> list[str]:
+    return [
         f"{100 * e.accuracy:.2f}",
         f"{100 * e.ece:.2f}",
         f"{100 * e.ece_low:.2f} to {100 * e.ece_high:.2f}",
@@ -162,23 +265,10 @@ def _cells(e: Evaluation) -> tuple[str, ...]:
         f"{e.nll:.4f}",
         f"{e.brier:.4f}",
         f"{100 * e.aurc:.2f}",
-    )
+    ]
 
 
-def _mean(values: Tensor | None) -> float | None:
-    return None if values is None else values.double().mean().item()
-
-
-def _told_apart(known: Tensor, unknown: Tensor) -> tuple[float, float, float]:
-    score = torch.cat([known, unknown.to(known)])
-    positive = torch.arange(len(score), device=score.device) >= len(known)
-    auroc, aupr, fpr = (
-        f(score, positive).item() for f in (metrics.auroc, metrics.aupr, metrics.fpr_at_tpr)
-    )
-    return auroc, aupr, fpr
-
-
-def _told_apart_if_any(
-    known: Tensor | None, unknown: Tensor | None
-) -> tuple[float | None, float | None, float | None]:
-    return (None, None, None) if known is None or unknown is None else _told_apart(known, unknown)
+def _aligned(row: list[str], widths: list[int]) -> list[str]:
+    """Return the cells as wide as their columns, the first flush left, the others flush right."""
+    name = row[0].ljust(widths[0])
+    return [name, *map(str.rjust, row[1:], widths[1:])]

@@ -11,7 +11,10 @@ from playwright.sync_api import Browser, Playwright, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 REQUIRED = os.environ.get("SIMPLEXCAL_BROWSER") == "required" or bool(os.environ.get("CI"))
-ABSENT = "No Chromium was found: the pages are NOT tested. Install it (apt install chromium) or name it in $CHROMIUM."
+ABSENT = (
+    "No Chromium was found: the pages are NOT tested. "
+    "Install it (apt install chromium) or name it in $CHROMIUM."
+)
 
 
 def find(playwright: Playwright) -> str | None:
@@ -19,20 +22,30 @@ def find(playwright: Playwright) -> str | None:
     named = os.environ.get("CHROMIUM")
     if named:
         return named
+    for name in NAMES:
+        path = shutil.which(name)
+        if path is not None:
+            return path
     own = playwright.chromium.executable_path
-    return next(filter(None, map(shutil.which, NAMES)), own if Path(own).exists() else None)
+    if Path(own).exists():
+        return own
+    return None
 
 
 @contextmanager
 def started() -> Iterator[Browser]:
-    """Run a browser; where there is none, skip and say so, or fail if SIMPLEXCAL_BROWSER=required or CI is set."""
+    """Run a browser.
+
+    Without one, the test is skipped, or fails if SIMPLEXCAL_BROWSER=required or CI is set.
+    """
     with sync_playwright() as playwright:
         path = find(playwright)
         if path is None:
-            (pytest.fail if REQUIRED else pytest.skip)(ABSENT)
-        browser = playwright.chromium.launch(
-            executable_path=path, args=["--no-sandbox"]
-        )  # root has no sandbox
+            if REQUIRED:
+                pytest.fail(ABSENT)
+            pytest.skip(ABSENT)
+        # Root has no sandbox.
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         try:
             yield browser
         finally:

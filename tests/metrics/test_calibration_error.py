@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis.strategies import integers
 from scipy.optimize import brentq
+from scipy.stats import binomtest
 from sklearn.calibration import calibration_curve
 from torch import Tensor
 from torchmetrics.functional.classification import (
@@ -16,7 +17,9 @@ from torchmetrics.functional.classification import (
 
 from simplexcal.metrics import (
     Bins,
+    accuracy_band,
     adaptive_ece,
+    classwise_ece,
     debiased_ece,
     ece,
     equal_mass_reliability,
@@ -29,7 +32,7 @@ from simplexcal.metrics.calibration_error import GRID, _squared_ce
 METRICS = [ece, adaptive_ece, maximum_ce, debiased_ece, smooth_ece]
 
 
-def judged(n: int, seed: int, overconfident: float = 0.0) -> tuple[Tensor, Tensor]:
+def sampled_predictions(n: int, seed: int, overconfident: float = 0.0) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     confidence = (1.5 + 2 * torch.randn(n, generator=generator, dtype=torch.float64)).sigmoid()
     return confidence, torch.rand(n, generator=generator) < confidence - overconfident
@@ -61,7 +64,8 @@ def test_ece_agrees_with_torchmetrics_away_from_the_edges(n_bins: int) -> None:
 
 def test_torchmetrics_gives_a_confidence_of_one_a_bin_of_its_own() -> None:
     confidence, correct = torch.tensor([0.95, 1.0]), torch.tensor([1, 0])
-    # one bin (0.9, 1.0]: |1 - 1.95| / 2; theirs are [0.9, 1.0) and {1.0}: (|1 - 0.95| + |0 - 1|) / 2
+    # one bin (0.9, 1.0]: |1 - 1.95| / 2
+    # theirs are [0.9, 1.0) and {1.0}: (|1 - 0.95| + |0 - 1|) / 2
     assert ece(confidence, correct).item() == pytest.approx(0.475)
     assert binary_calibration_error(confidence, correct, 10).item() == pytest.approx(0.525)
 
@@ -92,7 +96,7 @@ def test_bins_by_hand() -> None:
 def test_bins_agree_with_scikit_learn(
     ours: Callable[[Tensor, Tensor], Bins], strategy: str
 ) -> None:
-    confidence, correct = judged(1000, 0)
+    confidence, correct = sampled_predictions(1000, 0)
     confidence[0] = 1.0
     bins = ours(confidence, correct)
     accuracy, mean = calibration_curve(
@@ -110,10 +114,26 @@ def test_scikit_learn_interpolates_its_quantiles() -> None:
     assert equal_mass_reliability(confidence, correct, 4).accuracy.tolist() == pytest.approx(
         [2 / 3, 0.5, 1 / 3, 0.5]
     )
-    theirs = calibration_curve(correct.numpy(), confidence.numpy(), n_bins=4, strategy="quantile")[
-        0
-    ]
+    theirs, _ = calibration_curve(
+        correct.numpy(), confidence.numpy(), n_bins=4, strategy="quantile"
+    )
     assert theirs.tolist() == pytest.approx([2 / 3, 0.5, 0.5, 1 / 3])  # 3, 2, 2, 3
+
+
+def test_the_band_is_the_score_interval_of_scipy() -> None:
+    bins = reliability(
+        torch.tensor([0.15] * 7 + [0.95] * 50), torch.tensor([1, 0, 0, 0, 0, 0, 0] + [1] * 50), 10
+    )
+    low, high = accuracy_band(bins, level=0.9)
+    for b, hits, n in ((1, 1, 7), (9, 50, 50)):
+        exact = binomtest(hits, n).proportion_ci(0.9, "wilson")
+        assert (low[b].item(), high[b].item()) == pytest.approx((exact.low, exact.high), abs=1e-6)
+    assert low.isnan().tolist() == high.isnan().tolist() == [b not in (1, 9) for b in range(10)]
+
+
+def test_the_level_of_the_band_is_checked() -> None:
+    with pytest.raises(ValueError, match=r"^`level` must be between 0 and 1; got 1\."):
+        accuracy_band(Bins(*torch.zeros(4, 1)), level=1)
 
 
 def test_adaptive_ece_by_hand() -> None:
@@ -131,6 +151,32 @@ def test_equal_confidences_share_a_bin() -> None:
     torch.testing.assert_close(adaptive_ece(confidence, correct, 4), torch.tensor((0.5 + 1) / 4))
 
 
+@pytest.mark.parametrize(("k", "n_bins"), [(2, 10), (5, 15), (30, 10), (5, 1)])
+def test_classwise_ece_is_the_mean_of_the_classes(k: int, n_bins: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    probs = (2 * torch.randn(400, k, generator=generator, dtype=torch.float64)).softmax(-1)
+    labels = torch.multinomial(probs, 1, generator=generator).squeeze(-1)
+    labels = labels.clamp_max(k - 2)  # one class has no label, and is not left out
+    columns = [(probs[:, c].float(), (labels == c).long()) for c in range(k)]
+    theirs = torch.stack([binary_calibration_error(p, y, n_bins) for p, y in columns]).mean()
+    assert classwise_ece(probs, labels, n_bins).item() == pytest.approx(theirs.item(), abs=1e-6)
+
+
+@given(seed=integers(0, 2**31), n=integers(1, 30), k=integers(2, 6), n_bins=integers(1, 12))
+def test_bins_of_a_class_are_those_of_ece_also_at_the_edges(
+    seed: int, n: int, k: int, n_bins: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    counts = torch.randint(3, (n, k), generator=generator) * torch.tensor([1] + [0] * (k - 2) + [1])
+    probs = (counts + torch.tensor([1] + [0] * (k - 1))).double()
+    probs /= probs.sum(-1, keepdim=True)  # many zeros, ones, ties and values of 1/2
+    labels = torch.randint(k, (n,), generator=generator)
+    columns = [ece(probs[:, c], labels == c, n_bins) for c in range(k)]
+    torch.testing.assert_close(
+        classwise_ece(probs, labels, n_bins), torch.stack(columns).mean(), rtol=0, atol=1e-12
+    )
+
+
 def test_maximum_ce_by_hand() -> None:
     confidence = torch.tensor([0.95, 0.95, 0.65])
     assert maximum_ce(confidence, torch.tensor([1, 0, 1])).item() == pytest.approx(0.45)
@@ -144,7 +190,7 @@ def test_debiased_ece_is_that_of_kumar_where_a_bin_has_one_confidence() -> None:
     assert debiased_ece(confidence, correct).item() == pytest.approx(math.sqrt(square))
 
 
-def test_debiased_ece_is_never_below_zero_and_a_lone_prediction_says_nothing() -> None:
+def test_debiased_ece_is_never_below_zero_and_a_lone_prediction_counts_as_zero() -> None:
     assert debiased_ece(torch.tensor([0.55, 0.55]), torch.tensor([1, 0])) == 0  # 0.45 · -0.55 < 0
     assert debiased_ece(torch.tensor([0.95, 0.55]), torch.tensor([0, 0])) == 0
 
@@ -164,7 +210,10 @@ def test_the_squared_error_has_no_bias_and_the_plain_one_has(overconfident: floa
 
 
 def smooth_by_definition(confidence: Tensor, correct: Tensor) -> float:
-    """Solve ∫|r_σ| = σ with the kernel written out: images of every point at 2k ± confidence, a sum over the points."""
+    """Solve ∫|r_σ| = σ with the kernel written out.
+
+    Every point has images at 2k ± confidence; the kernel is a sum over the points.
+    """
     f, residual = confidence.numpy(), (correct.double() - confidence).numpy() / len(confidence)
     t = (np.arange(4000) + 0.5) / 4000
 
@@ -184,7 +233,7 @@ def smooth_by_definition(confidence: Tensor, correct: Tensor) -> float:
     ("n", "seed", "overconfident"), [(30, 0, 0.0), (200, 1, 0.0), (200, 2, 0.15), (300, 3, 0.02)]
 )
 def test_smooth_ece_is_its_definition(n: int, seed: int, overconfident: float) -> None:
-    confidence, correct = judged(n, seed, overconfident)
+    confidence, correct = sampled_predictions(n, seed, overconfident)
     assert smooth_ece(confidence, correct).item() == pytest.approx(
         smooth_by_definition(confidence, correct), abs=1e-5
     )
@@ -194,13 +243,11 @@ def test_smooth_ece_is_its_definition(n: int, seed: int, overconfident: float) -
 def test_smooth_ece_of_one_confidence_is_the_difference(seed: int, n: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     confidence = torch.rand(1, generator=generator, dtype=torch.float64).expand(n)
-    correct = (
-        torch.rand(n, generator=generator) < 0.5
-    )  # nothing cancels: ∫|r_σ| = |accuracy - confidence| for all σ
+    correct = torch.rand(n, generator=generator) < 0.5
+    # Nothing cancels: ∫|r_σ| = |accuracy - confidence| for all σ.
     expected = (correct.double() - confidence).mean().abs()
-    atol = (
-        1e-9 if expected > 2 / GRID else 2e-6
-    )  # a kernel narrower than two cells is only nearly resolved
+    # A kernel narrower than two cells is only nearly resolved.
+    atol = 1e-9 if expected > 2 / GRID else 2e-6
     torch.testing.assert_close(smooth_ece(confidence, correct), expected, rtol=0, atol=atol)
 
 
@@ -214,10 +261,9 @@ def test_smooth_ece_is_continuous_where_the_ece_jumps() -> None:
 
 
 def test_smooth_ece_of_calibrated_predictions_vanishes_as_they_grow_in_number() -> None:
-    errors = [smooth_ece(*judged(n, 0)).item() for n in (100, 10_000, 1_000_000)]
-    assert (
-        errors[0] > 3 * errors[1] > 9 * errors[2]
-    )  # noise of order (n σ)^(-1/2) = σ, so 100^(1/3) = 4.6 each time
+    errors = [smooth_ece(*sampled_predictions(n, 0)).item() for n in (100, 10_000, 1_000_000)]
+    # The noise is of order (n σ)^(-1/2) = σ, so it falls by 100^(1/3) = 4.6 each time.
+    assert errors[0] > 3 * errors[1] > 9 * errors[2]
 
 
 @given(seed=integers(0, 2**31), n=integers(1, 50), n_bins=integers(1, 20))
@@ -226,10 +272,8 @@ def test_every_error_lies_in_0_1_and_does_not_see_the_order_of_the_rows(
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     confidence = torch.randint(21, (n,), generator=generator).double() / 20  # ties, edges, 0 and 1
-    correct, order = (
-        torch.rand(n, generator=generator) < 0.6,
-        torch.randperm(n, generator=generator),
-    )
+    correct = torch.rand(n, generator=generator) < 0.6
+    order = torch.randperm(n, generator=generator)
     for metric in METRICS:
         bins = {} if metric is smooth_ece else {"n_bins": n_bins}
         error = metric(confidence, correct, **bins)
@@ -239,8 +283,8 @@ def test_every_error_lies_in_0_1_and_does_not_see_the_order_of_the_rows(
         )
 
 
-def test_half_precision_is_judged_in_float32_and_the_rest_as_it_comes() -> None:
-    confidence, correct = judged(50, 0)
+def test_half_precision_gives_float32_and_other_dtypes_stay() -> None:
+    confidence, correct = sampled_predictions(50, 0)
     for dtype, result in (
         (torch.float16, torch.float32),
         (torch.float32, torch.float32),

@@ -4,18 +4,18 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis.strategies import integers
 from sklearn.metrics import brier_score_loss, log_loss
 from torch import Tensor
-from torchmetrics.functional.classification import binary_calibration_error, multiclass_accuracy
+from torchmetrics.functional.classification import multiclass_accuracy
 
-from simplexcal.metrics import accuracy, brier, brier_split, classwise_ece, ece, nll
+from simplexcal.metrics import accuracy, brier, brier_split, classwise_ece, nll
 
 METRICS = [accuracy, nll, brier, brier_split, classwise_ece]
 
 
-def classified(n: int, k: int, seed: int, sharpness: float = 2.0) -> tuple[Tensor, Tensor]:
+def calibrated_predictions(
+    n: int, k: int, seed: int, sharpness: float = 2.0
+) -> tuple[Tensor, Tensor]:
     """Return probabilities and labels drawn from them: perfectly calibrated."""
     generator = torch.Generator().manual_seed(seed)
     probs = (sharpness * torch.randn(n, k, generator=generator, dtype=torch.float64)).softmax(-1)
@@ -23,7 +23,7 @@ def classified(n: int, k: int, seed: int, sharpness: float = 2.0) -> tuple[Tenso
 
 
 def test_scores_agree_with_scikit_learn_and_torchmetrics() -> None:
-    probs, labels = classified(500, 7, 0)
+    probs, labels = calibrated_predictions(500, 7, 0)
     classes = range(7)
     assert nll(probs, labels).item() == pytest.approx(
         log_loss(labels, probs, labels=classes), abs=1e-12
@@ -58,30 +58,6 @@ def test_an_impossible_label_costs_more_than_in_scikit_learn() -> None:
         )  # -ln 2.2e-16
 
 
-@pytest.mark.parametrize(("k", "n_bins"), [(2, 10), (5, 15), (30, 10), (5, 1)])
-def test_classwise_ece_is_the_mean_of_the_classes(k: int, n_bins: int) -> None:
-    probs, labels = classified(400, k, 0)
-    labels = labels.clamp_max(k - 2)  # one class has no label, and is not left out
-    columns = [(probs[:, c].float(), (labels == c).long()) for c in range(k)]
-    theirs = torch.stack([binary_calibration_error(p, y, n_bins) for p, y in columns]).mean()
-    assert classwise_ece(probs, labels, n_bins).item() == pytest.approx(theirs.item(), abs=1e-6)
-
-
-@given(seed=integers(0, 2**31), n=integers(1, 30), k=integers(2, 6), n_bins=integers(1, 12))
-def test_bins_of_a_class_are_those_of_ece_also_at_the_edges(
-    seed: int, n: int, k: int, n_bins: int
-) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    counts = torch.randint(3, (n, k), generator=generator) * torch.tensor([1] + [0] * (k - 2) + [1])
-    probs = (counts + torch.tensor([1] + [0] * (k - 1))).double()
-    probs /= probs.sum(-1, keepdim=True)  # many zeros, ones, halves and ties
-    labels = torch.randint(k, (n,), generator=generator)
-    columns = [ece(probs[:, c], labels == c, n_bins) for c in range(k)]
-    torch.testing.assert_close(
-        classwise_ece(probs, labels, n_bins), torch.stack(columns).mean(), rtol=0, atol=1e-12
-    )
-
-
 def split_by_loops(probs: Tensor, labels: Tensor, n_bins: int) -> float:
     """Sum over classes and bins the products of the residuals of different rows."""
     n, k = probs.shape
@@ -97,7 +73,7 @@ def split_by_loops(probs: Tensor, labels: Tensor, n_bins: int) -> float:
 
 @pytest.mark.parametrize("n_bins", [1, 10])
 def test_the_split_of_the_brier_score_is_its_definition(n_bins: int) -> None:
-    probs, labels = classified(60, 4, 0)
+    probs, labels = calibrated_predictions(60, 4, 0)
     split = brier_split(probs, labels, n_bins)
     assert split.calibration.item() == pytest.approx(
         split_by_loops(probs, labels, n_bins), abs=1e-12
@@ -108,7 +84,7 @@ def test_the_split_of_the_brier_score_is_its_definition(n_bins: int) -> None:
 
 
 def test_calibrated_predictions_have_no_calibration_part_on_average() -> None:
-    probs, _ = classified(300, 5, 0)
+    probs, _ = calibrated_predictions(300, 5, 0)
     generator = torch.Generator().manual_seed(1)
     labels = torch.multinomial(probs, 1000, replacement=True, generator=generator).T
     parts = torch.stack([brier_split(probs, row).calibration for row in labels])
@@ -116,7 +92,7 @@ def test_calibrated_predictions_have_no_calibration_part_on_average() -> None:
 
 
 def test_replacing_probabilities_by_frequencies_makes_the_calibration_part_negative() -> None:
-    probs, labels = classified(10_000, 10, 0)
+    probs, labels = calibrated_predictions(10_000, 10, 0)
     hits = (labels[:, None] == torch.arange(10)).double()
     frequencies = torch.stack(
         [_frequency(p.contiguous(), y) for p, y in zip(probs.T, hits.T, strict=True)], -1
@@ -129,26 +105,25 @@ def test_replacing_probabilities_by_frequencies_makes_the_calibration_part_negat
 def _frequency(p: Tensor, y: Tensor) -> Tensor:
     """Return how often ``y`` is 1 in the bin of each ``p``."""
     at = torch.bucketize(p, torch.arange(1, 10, dtype=p.dtype) / 10)
-    return (torch.zeros(10, dtype=p.dtype).index_add_(0, at, y) / torch.bincount(at, minlength=10))[
-        at
-    ]
+    hits = torch.zeros(10, dtype=p.dtype).index_add_(0, at, y)
+    return (hits / torch.bincount(at, minlength=10))[at]
 
 
 def test_a_constant_error_is_all_calibration() -> None:
     probs = torch.tensor([[0.95, 0.05]], dtype=torch.float64).expand(200, 2)
-    labels = (torch.arange(200) % 4 == 0).long()  # 75 % of class 0, said 95 %
+    labels = (torch.arange(200) % 4 == 0).long()  # 75 % of class 0 at a probability of 95 %
     split = brier_split(probs, labels)
     # 2 · (0.2² - 0.75 · 0.25 / 199) and 2 · 0.75 · 0.25 · (1 + 1 / 199)
     assert split.calibration.item() == pytest.approx(2 * (0.04 - 0.1875 / 199))
     assert split.refinement.item() == pytest.approx(2 * 0.1875 * (1 + 1 / 199))
 
 
-def test_the_size_of_the_pieces_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    probs, labels = classified(100, 6, 0)
+def test_the_size_of_the_chunks_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    probs, labels = calibrated_predictions(100, 6, 0)
     whole = [*brier_split(probs, labels), brier(probs, labels), classwise_ece(probs, labels)]
-    monkeypatch.setattr("simplexcal.metrics.proper_scores.CHUNK", 50)
-    pieces = [*brier_split(probs, labels), brier(probs, labels), classwise_ece(probs, labels)]
-    torch.testing.assert_close(pieces, whole, rtol=0, atol=1e-12)
+    monkeypatch.setattr("simplexcal.metrics._binning.CHUNK", 50)
+    chunked = [*brier_split(probs, labels), brier(probs, labels), classwise_ece(probs, labels)]
+    torch.testing.assert_close(chunked, whole, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -195,6 +170,6 @@ def test_bad_values_are_named(
         metric(torch.tensor(probs), torch.tensor(labels, dtype=torch.long))
 
 
-def test_labels_that_are_no_class_numbers_are_refused() -> None:
+def test_labels_must_be_integers() -> None:
     with pytest.raises(TypeError, match=r"^`labels` must be integers; got torch.float32\."):
         nll(torch.tensor([[0.5, 0.5]]), torch.tensor([1.0]))

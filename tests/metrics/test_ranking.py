@@ -25,9 +25,8 @@ def scored(seed: int, n: int, values: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     positive = torch.rand(n, generator=generator) < 0.4
     positive[:2] = torch.tensor([True, False])
-    return torch.randint(
-        values, (n,), generator=generator
-    ).double() + positive * 0.5 * values, positive
+    score = torch.randint(values, (n,), generator=generator).double()
+    return score + positive * 0.5 * values, positive
 
 
 @given(seed=integers(0, 2**31), n=integers(2, 60), values=integers(1, 30))
@@ -65,15 +64,15 @@ def test_rankings_by_hand() -> None:
 def test_19_of_20_are_95_percent() -> None:
     score = torch.cat([torch.arange(20.0), torch.tensor([0.5])])
     positive = torch.tensor([True] * 20 + [False])
-    assert (
-        fpr_at_tpr(score, positive) == 0
-    )  # the threshold 1 keeps 19 of 20 and lies above the negative one
+    # The threshold 1 keeps 19 of 20 and lies above the negative one.
+    assert fpr_at_tpr(score, positive) == 0
 
 
 def test_a_roc_curve_without_its_intermediate_points_overstates_the_false_positives() -> None:
     score = torch.tensor([3.0] * 18 + [2.0, 2.0, 1.0, 1.0])
     positive = torch.tensor([True] * 18 + [True, False] * 2)
-    # (FPR, TPR) = (0, 0.9), (0.5, 0.95), (1, 1): on one line, and scikit-learn drops the point in the middle
+    # (FPR, TPR) = (0, 0.9), (0.5, 0.95), (1, 1) lie on one line.
+    # scikit-learn drops the point in the middle.
     assert fpr_at_tpr(score, positive) == 0.5
     false, true, _ = roc_curve(positive, score)
     assert false[true >= 0.95].min() == 1
@@ -121,7 +120,7 @@ def test_the_area_is_that_of_the_steps_and_not_of_the_trapezoids() -> None:
     assert np.trapezoid(curve.risk, curve.coverage) == pytest.approx((1 / 4 + 5 / 12) / 3)
 
 
-def test_a_perfect_ranking_has_the_area_that_the_docstring_says() -> None:
+def test_a_perfect_ranking_has_the_area_of_the_docstring() -> None:
     correct = torch.arange(10_000) >= 2_000
     area = aurc(torch.linspace(0, 1, 10_000, dtype=torch.float64), correct).item()
     assert area == pytest.approx(0.2 + 0.8 * math.log(0.8), abs=1e-4)
@@ -154,7 +153,7 @@ def test_bad_values_are_named(
         metric(torch.tensor(score), torch.tensor(positive))
 
 
-def test_a_rate_in_percent_is_refused() -> None:
+def test_a_rate_in_percent_is_rejected() -> None:
     with pytest.raises(
         ValueError, match=r"^`tpr` must be between 0 and 1; got 95\. Write 95 % as 0\.95\.$"
     ):

@@ -1,4 +1,4 @@
-"""The report: its words by hand-made predictions, its file by parsing it, its page in a real browser."""
+"""The report: its words on hand-made predictions, its file parsed, its page in a real browser."""
 
 import base64
 import io
@@ -19,44 +19,46 @@ from PIL import Image
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, Page, Request
 from torch import Generator, Tensor
 
+from simplexcal.calibrators import CALIBRATORS
 from simplexcal.evaluation import evaluate
 from simplexcal.report import chart_data, write_report
+from simplexcal.report._format import count, method_description, method_title, percent
 from simplexcal.report.mistakes import most_confident_mistakes
 from simplexcal.report.table import score_table
-from simplexcal.report.verdict import Verdict, count, judge, nll_change, percent
+from simplexcal.report.verdict import Verdict, assess, compare, nll_change
 from simplexcal.types import Prediction
 
 CHARTS = ("reliability", "histogram", "curve", "scatter")
 NASTY = "</script><script>window.broken = 1</script><img src=x onerror='window.broken = 1'>"
 
 
-def said(groups: list[tuple[float, int, int]], n_classes: int = 3) -> tuple[Prediction, Tensor]:
-    """Return a prediction and labels from groups (confidence, inputs, right ones); classes 0 and 1 are said in turn."""
+Groups = list[tuple[float, int, int]]
+
+
+def predicted(groups: Groups, n_classes: int = 3) -> tuple[Prediction, Tensor]:
+    """Return a prediction and labels from groups (confidence, inputs, correct ones).
+
+    Classes 0 and 1 are predicted in turn.
+    """
     confidence = torch.cat([torch.full((n,), c) for c, n, _ in groups])
-    correct = torch.cat([torch.arange(n) < right for _, n, right in groups])
+    correct = torch.cat([torch.arange(n) < hits for _, n, hits in groups])
     label = torch.arange(len(confidence)) % 2
     probs = ((1 - confidence) / (n_classes - 1)).unsqueeze(1).repeat(1, n_classes)
     probs[torch.arange(len(label)), label] = confidence
     return Prediction(probs, label), torch.where(correct, label, n_classes - 1)
 
 
-def verdict(
-    after: list[tuple[float, int, int]], before: list[tuple[float, int, int]] | None = None
-) -> Verdict:
-    """Judge STS, or the network itself where there is nothing before."""
-    prediction, labels = said(after)
+def verdict(after: Groups, before: Groups | None = None) -> Verdict:
+    """Return the verdict on STS, or on the network itself where there is nothing before."""
+    prediction, labels = predicted(after)
     g = Generator().manual_seed(0)
+    evaluation = evaluate(prediction, labels, generator=g)
     if before is None:
-        return judge(evaluate(prediction, labels, generator=g), None)
-    earlier, same = said(before)
+        return assess(evaluation, "Uncalibrated", "This network")
+    earlier, same = predicted(before)
     assert torch.equal(labels, same)
     change = nll_change(earlier, prediction, labels)
-    return judge(
-        evaluate(prediction, labels, generator=g),
-        "STS",
-        evaluate(earlier, labels, generator=g),
-        change,
-    )
+    return compare(evaluate(earlier, labels, generator=g), evaluation, "STS", change)
 
 
 def words(v: Verdict) -> str:
@@ -64,7 +66,7 @@ def words(v: Verdict) -> str:
 
 
 def network(n: int, seed: int = 0, k: int = 10) -> tuple[dict[str, Prediction], Tensor]:
-    """Return an over-confident network, one of which half is right, one calibrated, and labels."""
+    """Return an over-confident network, one less so, a calibrated one, and labels."""
     g = Generator().manual_seed(seed)
     logits = 3 * torch.randn(n, k, generator=g)
     labels = logits.softmax(-1).multinomial(1, generator=g).squeeze(1)
@@ -83,29 +85,27 @@ def network(n: int, seed: int = 0, k: int = 10) -> tuple[dict[str, Prediction], 
 
 
 def test_over_confident_in_words() -> None:
-    v = verdict([(0.97, 2000, 1820)])  # says 97 %, is right 91 %
+    v = verdict([(0.97, 2000, 1820)])  # a confidence of 97 %, an accuracy of 91 %
     assert v.tone == "bad"
     assert v.headline == "This network is over-confident."
     assert (
-        "says 97.0 % on average and is right 91.0 % of the time: over-confident by 6.0 points."
-        in words(v)
+        "The mean confidence is 97.0 % and the accuracy is 91.0 %: "
+        "over-confident by 6.0 percentage points." in words(v)
     )
-    assert "The calibration error (ECE) of 6.00 %" in words(v)
+    assert "The expected calibration error (ECE) of 6.00 %" in words(v)
     assert "more than chance explains" in words(v)
 
 
 def test_under_confident_in_words() -> None:
     v = verdict([(0.6, 2000, 1600)])
     assert v.headline == "This network is under-confident."
-    assert "under-confident by 20.0 points." in words(v)
+    assert "under-confident by 20.0 percentage points." in words(v)
 
 
-def test_wrong_in_places_and_right_on_average() -> None:
-    v = verdict(
-        [(0.95, 1000, 800), (0.65, 1000, 800)]
-    )  # both means are 0.8, neither group is right about itself
+def test_calibrated_on_average_only() -> None:
+    v = verdict([(0.95, 1000, 800), (0.65, 1000, 800)])  # both means are 0.8
     assert v.tone == "bad"
-    assert "right about itself on average, but not at each level of confidence" in v.headline
+    assert "calibrated on average, but not at each level of confidence" in v.headline
     assert "over-confident" not in words(v)
     assert "under-confident" not in words(v)
 
@@ -113,50 +113,45 @@ def test_wrong_in_places_and_right_on_average() -> None:
 def test_calibrated_alone() -> None:
     v = verdict([(0.9, 2000, 1800), (0.6, 1000, 600)])
     assert v.tone == "good"
-    assert v.headline == "This network’s confidence can be taken at its word."
-    assert (
-        "no more than a perfectly calibrated model would show by chance with 3 000 inputs"
-        in words(v)
-    )
+    assert v.headline == "This network is well calibrated."
+    assert "no more than chance explains: with 3 000 inputs, a perfectly calibrated" in words(v)
 
 
-def test_a_method_alone_is_named() -> None:
-    prediction, labels = said([(0.9, 2000, 1800)])
-    v = judge(evaluate(prediction, labels), "STS")
-    assert v.headline == "With STS, this network’s confidence can be taken at its word."
-    assert "before" not in words(v).lower()
+def test_a_method_alone_is_named(tmp_path: Path) -> None:
+    prediction, labels = predicted([(0.9, 2000, 1800)])
+    text = Parsed(write_report(tmp_path / "r.html", {"sts": prediction}, labels)).text
+    assert "With STS, this network is well calibrated." in text
+    assert "before" not in text.lower()
 
 
 def test_calibration_that_works() -> None:
     v = verdict([(0.8, 2000, 1600)], before=[(0.95, 2000, 1600)])
     assert v.tone == "good"
-    assert v.headline == "After STS, this network’s confidence can be taken at its word."
-    assert "Before calibration this network says 95.0 %" in words(v)
-    assert "After STS it says 80.0 % on average and is right 80.0 % of the time." in words(v)
-    assert "NLL falls" in words(v)
+    assert v.headline == "After STS, this network is well calibrated."
+    assert "Before calibration, the mean confidence is 95.0 %" in words(v)
+    assert "After STS, the mean confidence is 80.0 % and the accuracy is 80.0 %." in words(v)
+    assert "(NLL) falls" in words(v)
+    assert [(s.title, s.accuracy) for s in v.summaries] == [("Before", 0.8), ("After STS", 0.8)]
+    assert [s.confidence for s in v.summaries] == pytest.approx([0.95, 0.8])
 
 
 def test_calibration_that_is_not_needed() -> None:
     v = verdict([(0.801, 2000, 1600)], before=[(0.8, 2000, 1600)])
-    assert (v.tone, v.headline) == (
-        "good",
-        "This network was well calibrated before, and is after STS.",
-    )
+    assert v.tone == "good"
+    assert v.headline == "This network is well calibrated, both before and after STS."
 
 
 def test_calibration_that_helps_in_part() -> None:
     v = verdict([(0.85, 5000, 4000)], before=[(0.99, 5000, 4000)])
-    assert (v.tone, v.headline) == (
-        "mixed",
-        "STS removes most of the calibration error, but not all of it.",
-    )
-    assert "over-confident by 5.0 points." in words(v)
+    assert v.tone == "mixed"
+    assert v.headline == "STS removes most of the calibration error, but not all of it."
+    assert "over-confident by 5.0 percentage points." in words(v)
 
 
 def test_calibration_that_does_harm() -> None:
     v = verdict([(0.95, 2000, 1600)], before=[(0.8, 2000, 1600)])
-    assert (v.tone, v.headline) == ("bad", "STS makes this network’s confidence worse.")
-    assert "But the likelihood" in words(v)
+    assert (v.tone, v.headline) == ("bad", "STS makes the calibration of this network worse.")
+    assert "But the negative log-likelihood (NLL) rises" in words(v)
 
 
 def test_calibration_that_changes_nothing() -> None:
@@ -165,31 +160,29 @@ def test_calibration_that_changes_nothing() -> None:
     assert v.headline.startswith("STS does not help here")
 
 
-def test_calibration_that_throws_knowledge_away() -> None:
-    """Saying 75 % of everything is calibrated, but the network knew which half is easy."""
+def test_calibration_that_loses_information() -> None:
+    """A confidence of 75 % everywhere is calibrated, but the network knew the easy inputs."""
     v = verdict(
         [(0.75, 2000, 1800), (0.75, 2000, 1200)], before=[(0.9, 2000, 1800), (0.6, 2000, 1200)]
     )
     assert v.tone == "mixed"
-    assert "says less about each input" in v.headline
-    assert "NLL rises" in words(v)
+    assert "less informative" in v.headline
+    assert "(NLL) rises" in words(v)
 
 
 def test_few_inputs_cannot_tell() -> None:
     v = verdict([(0.8, 40, 30)])
-    assert (v.tone, v.headline) == (
-        "unsure",
-        "40 inputs are too few to tell whether the confidence is right.",
-    )
+    assert v.tone == "unsure"
+    assert v.headline == "40 inputs are too few to tell whether the network is calibrated."
     needed = int(re.search(r"About ([\d ]+) inputs", words(v))[1].replace(" ", ""))  # type: ignore[index]
-    e = evaluate(*said([(0.8, 40, 30)]), generator=Generator().manual_seed(0))
+    e = evaluate(*predicted([(0.8, 40, 30)]), generator=Generator().manual_seed(0))
     assert needed == pytest.approx(40 * (e.ece_floor_95 / 0.02) ** 2, rel=0.1)
 
 
 def test_few_inputs_after_a_visible_error() -> None:
     v = verdict([(0.75, 60, 45)], before=[(0.999, 60, 45)])
     assert v.tone == "unsure"
-    assert "no error is left that 60 inputs could show" in words(v)
+    assert "60 inputs show no clear error, but prove little" in words(v)
 
 
 def test_few_inputs_show_a_gross_error() -> None:
@@ -198,14 +191,20 @@ def test_few_inputs_show_a_gross_error() -> None:
 
 
 def test_points_are_those_of_the_printed_numbers() -> None:
-    v = verdict(
-        [(0.96849, 10000, 8966)]
-    )  # prints 96.8 and 89.7, whose difference is 7.1; unrounded it is 7.2
-    assert "over-confident by 7.1 points" in words(v)
+    # 96.8 and 89.7 are printed. Their difference is 7.1; unrounded it is 7.2.
+    v = verdict([(0.96849, 10000, 8966)])
+    assert "over-confident by 7.1 percentage points" in words(v)
 
 
 def test_numbers_as_they_are_printed() -> None:
     assert (percent(0.0712, 2), count(12345)) == ("7.12\u202f%", "12\u202f345")
+
+
+def test_methods_as_they_are_named() -> None:
+    for key, method in CALIBRATORS.items():
+        assert method_title(key) == method.abbreviation
+        assert method_description(key) == method.title
+    assert (method_title("mine"), method_description("mine")) == ("mine", "")
 
 
 # ---- tables and rows
@@ -217,51 +216,48 @@ def test_the_best_of_a_column_is_marked_where_methods_differ() -> None:
         s.name: s
         for s in score_table({name: evaluate(p, labels) for name, p in predictions.items()})
     }
-    assert table["sts"].leads >= {"nll", "brier"}
-    assert not table["none"].leads
+    assert table["sts"].best >= {"nll", "brier"}
+    assert not table["none"].best
     assert table["sts"].within_chance
     assert not table["none"].within_chance
-    assert all("accuracy" not in score.leads for score in table.values())  # it is the same for all
+    assert all("accuracy" not in score.best for score in table.values())  # it is the same for all
 
 
-def test_the_smallest_ece_leads_only_where_none_is_within_chance() -> None:
+def test_the_smallest_ece_is_best_only_where_none_is_within_chance() -> None:
     off = {
-        "none": evaluate(*said([(0.99, 2000, 1600)])),
-        "ts": evaluate(*said([(0.9, 2000, 1600)])),
+        "none": evaluate(*predicted([(0.99, 2000, 1600)])),
+        "ts": evaluate(*predicted([(0.9, 2000, 1600)])),
     }
-    assert ["ece" in score.leads for score in score_table(off)] == [False, True]
-    good = off | {"sts": evaluate(*said([(0.8, 2000, 1600)]))}
-    assert ["ece" in score.leads for score in score_table(good)] == [False, False, False]
+    assert ["ece" in score.best for score in score_table(off)] == [False, True]
+    good = off | {"sts": evaluate(*predicted([(0.8, 2000, 1600)]))}
+    assert ["ece" in score.best for score in score_table(good)] == [False, False, False]
 
 
-def test_a_method_alone_leads_nothing() -> None:
-    (score,) = score_table({"ts": evaluate(*said([(0.9, 100, 80)]))})
-    assert not score.leads
+def test_a_method_alone_is_best_in_nothing() -> None:
+    (score,) = score_table({"ts": evaluate(*predicted([(0.9, 100, 80)]))})
+    assert not score.best
 
 
-def test_levels_by_hand() -> None:
-    prediction, labels = said([(0.5, 1, 1), (0.7, 2, 1), (0.95, 1, 1)])
-    levels = chart_data.levels(prediction, labels == prediction.label)
+def test_thresholds_by_hand() -> None:
+    prediction, labels = predicted([(0.5, 1, 1), (0.7, 2, 1), (0.95, 1, 1)])
+    levels = chart_data.threshold_levels(prediction, labels == prediction.label)
     at = {step / chart_data.N_STEPS: i for i, step in enumerate(range(chart_data.N_STEPS + 1))}
     assert [levels["kept"][at[t]] for t in (0.0, 0.6, 0.9, 1.0)] == [4, 3, 1, 0]
-    assert levels["right"][at[0.6]] == pytest.approx(2 / 3, abs=1e-6)
-    assert levels["says"][at[0.6]] == pytest.approx((0.7 + 0.7 + 0.95) / 3, abs=1e-6)
-    assert (levels["says"][at[1.0]], levels["right"][at[1.0]]) == (None, None)
+    assert levels["accuracy"][at[0.6]] == pytest.approx(2 / 3, abs=1e-6)
+    assert levels["confidence"][at[0.6]] == pytest.approx((0.7 + 0.7 + 0.95) / 3, abs=1e-6)
+    assert (levels["confidence"][at[1.0]], levels["accuracy"][at[1.0]]) == (None, None)
 
 
-def test_bins_say_too_much_too_little_or_neither() -> None:
-    prediction, labels = said([(0.95, 100, 50), (0.75, 100, 75), (0.45, 100, 90)])
+def test_bins_are_over_confident_under_confident_or_calibrated() -> None:
+    prediction, labels = predicted([(0.95, 100, 50), (0.75, 100, 75), (0.45, 100, 90)])
     found = chart_data.bin_rows("ts", prediction, labels == prediction.label, 10)
-    assert [row["state"] for row in found] == [
-        "says too little",
-        "as right as it says",
-        "says too much",
-    ]
+    states = [row["state"] for row in found]
+    assert states == ["under-confident", "calibrated", "over-confident"]
     assert [row["count"] for row in found] == [100, 100, 100]
 
 
 def test_curve_ends_at_the_error_rate_of_all() -> None:
-    prediction, labels = said([(0.9, 700, 650), (0.6, 300, 150)])
+    prediction, labels = predicted([(0.9, 700, 650), (0.6, 300, 150)])
     curve = chart_data.curve_rows("ts", prediction, labels == prediction.label)
     assert len(curve) == chart_data.N_CURVE
     assert curve[-1] == {"method": "ts", "coverage": 1.0, "risk": 0.2}
@@ -274,20 +270,21 @@ def test_points_are_a_sample_with_the_wrong_ones_on_top(generator: Generator) ->
         predictions["sts"], labels, [str(i) for i in range(10)], generator
     )
     assert len({p["input"] for p in points}) == chart_data.N_POINTS
-    kinds = [p["is"] for p in points]
-    assert kinds == sorted(kinds)  # "right" before "wrong"
-    share = kinds.count("wrong") / len(kinds)
+    outcomes = [p["outcome"] for p in points]
+    assert outcomes == sorted(outcomes)  # "correct" before "wrong"
+    share = outcomes.count("wrong") / len(outcomes)
     wrong = (predictions["sts"].label != labels).double().mean().item()
     assert abs(share - wrong) < 5 * (wrong * (1 - wrong) / chart_data.N_POINTS) ** 0.5
     p = points[0]
-    assert p["says"] == pytest.approx(predictions["sts"].confidence[p["input"]].item(), abs=1e-4)
+    expected = predictions["sts"].confidence[p["input"]].item()
+    assert p["confidence"] == pytest.approx(expected, abs=1e-4)
 
 
 # ---- the file
 
 
 class Parsed(HTMLParser):
-    """The elements of a page as (tag, attributes), its text outside scripts and styles, and its scripts."""
+    """The elements of a page as (tag, attributes), its visible text, and its scripts."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -329,11 +326,11 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_words_table_and_mistakes_are_in_the_file(report: Path) -> None:
     text = Parsed(report).text
-    assert "After STS, this network’s confidence can be taken at its word." in text
+    assert "After STS, this network is well calibrated." in text
     assert "✓ within chance" in text
     assert "simplex temperature scaling" in text
     assert "A random 1 500 of the 2 500 inputs" in text
-    assert re.search(r"The 12 surest of \d+ mistakes, by STS", text)
+    assert re.search(r"The 12 most confident of \d+ mistakes, by STS", text)
 
 
 def test_the_page_is_well_made(report: Path) -> None:
@@ -360,7 +357,7 @@ def test_names_and_title_are_text_and_nothing_else(report: Path) -> None:
     assert NASTY not in report.read_text(encoding="utf-8")
     assert len(page.scripts) == 1 + 3
     data = json.loads(page.scripts[1])
-    assert any(p["said"] == NASTY for p in data["tables"]["points"])
+    assert any(p["prediction"] == NASTY for p in data["tables"]["points"])
     assert not any(e.get("onerror") for _, e in page.elements)
 
 
@@ -376,16 +373,14 @@ def test_nothing_is_fetched_from_anywhere(report: Path) -> None:
     assert policy.startswith("default-src 'none'")
 
 
-def test_mistakes_are_the_surest_wrong_ones(report: Path) -> None:
+def test_mistakes_are_the_most_confident_wrong_ones(report: Path) -> None:
     predictions, labels = network(2500)
     p = predictions["sts"]
-    expected = sorted((-float(p.confidence[i]), i) for i in range(2500) if p.label[i] != labels[i])[
-        :12
-    ]
-    found = [
-        int(re.match(r"Input (\d+):", image["alt"] or "")[1]) for image in Parsed(report).all("img")
-    ]  # type: ignore[index]
-    assert found == [i for _, i in expected]
+    wrong = [i for i in range(2500) if p.label[i] != labels[i]]
+    expected = sorted(wrong, key=lambda i: (-float(p.confidence[i]), i))[:12]
+    texts = [image["alt"] or "" for image in Parsed(report).all("img")]
+    found = [int(number) for text in texts for number in re.findall(r"^Input (\d+):", text)]
+    assert found == expected
 
 
 def test_a_file_with_5000_images_stays_small(tmp_path: Path) -> None:
@@ -409,8 +404,8 @@ def test_the_same_input_gives_the_same_file(tmp_path: Path) -> None:
 
 
 def test_one_plain_method(tmp_path: Path) -> None:
-    """Without uncertainties there is no scatter, without images a table, without rivals no choice and no star."""
-    prediction, labels = said([(0.9, 300, 240)])
+    """There is no scatter without uncertainties, and no choice and no star without rivals."""
+    prediction, labels = predicted([(0.9, 300, 240)])
     page = Parsed(write_report(tmp_path / "r.html", {"none": prediction}, labels))
     assert "This network is over-confident." in page.text
     assert "scatter" not in {e.get("id") for _, e in page.elements}
@@ -421,7 +416,7 @@ def test_one_plain_method(tmp_path: Path) -> None:
 
 
 def test_nothing_wrong_at_all(tmp_path: Path) -> None:
-    prediction, labels = said([(0.99, 300, 300)])
+    prediction, labels = predicted([(0.99, 300, 300)])
     page = Parsed(write_report(tmp_path / "r.html", {"sts": prediction}, labels))
     assert "None of the 300 inputs is classified wrongly." in page.text
 
@@ -429,7 +424,7 @@ def test_nothing_wrong_at_all(tmp_path: Path) -> None:
 def test_focus_is_the_last_or_named(tmp_path: Path) -> None:
     predictions, labels = network(3000)
     text = Parsed(write_report(tmp_path / "r.html", predictions, labels, focus="ts")).text
-    assert "After TS it says" in text
+    assert "After TS, the mean confidence is" in text
     assert "After STS" not in text
 
 
@@ -455,7 +450,7 @@ COLOUR = np.stack([GREY, GREY + 50, GREY + 100], -1)
     ],
 )
 def test_images_of_every_form_become_the_same_pixels(images: Any, pixels: Any) -> None:
-    mistakes = most_confident_mistakes(*said([(0.9, 20, 15)]), None, ["a", "b", "c"], images)
+    mistakes = most_confident_mistakes(*predicted([(0.9, 20, 15)]), None, ["a", "b", "c"], images)
     assert len(mistakes) == 5
     decoded = np.asarray(decode(mistakes[0].picture))
     np.testing.assert_array_equal(decoded, pixels)
@@ -463,7 +458,7 @@ def test_images_of_every_form_become_the_same_pixels(images: Any, pixels: Any) -
 
 def test_large_images_are_made_small() -> None:
     (mistake,) = most_confident_mistakes(
-        *said([(0.9, 4, 3)]), None, ["a", "b", "c"], torch.rand(4, 3, 300, 600)
+        *predicted([(0.9, 4, 3)]), None, ["a", "b", "c"], torch.rand(4, 3, 300, 600)
     )
     assert decode(mistake.picture).size == (112, 56)
 
@@ -475,10 +470,10 @@ def decode(uri: str | None) -> Image.Image:
 
 
 def test_mistakes_know_the_confidence_before() -> None:
-    prediction, labels = said([(0.7, 4, 3)])
-    before, _ = said([(0.95, 4, 3)])
+    prediction, labels = predicted([(0.7, 4, 3)])
+    before, _ = predicted([(0.95, 4, 3)])
     (mistake,) = most_confident_mistakes(prediction, labels, before, ["ant", "bee", "cat"], None)
-    assert (mistake.row, mistake.said, mistake.true) == (3, "bee", "cat")
+    assert (mistake.row, mistake.prediction, mistake.label) == (3, "bee", "cat")
     assert mistake.confidence == pytest.approx(0.7)
     assert mistake.before == pytest.approx(0.95)
     assert mistake.picture is None
@@ -515,14 +510,19 @@ def test_mistakes_know_the_confidence_before() -> None:
         (
             {
                 "predictions": {
-                    "sts": Prediction(torch.full((10, 3), torch.nan), said([(0.9, 10, 8)])[1])
+                    "sts": Prediction(torch.full((10, 3), torch.nan), predicted([(0.9, 10, 8)])[1])
                 }
             },
             ValueError,
             "found nan",
         ),
         (
-            {"predictions": {"none": said([(0.9, 10, 8)])[0], "ts": said([(0.9, 9, 8)])[0]}},
+            {
+                "predictions": {
+                    "none": predicted([(0.9, 10, 8)])[0],
+                    "ts": predicted([(0.9, 9, 8)])[0],
+                }
+            },
             ValueError,
             "'ts' of",
         ),
@@ -531,7 +531,7 @@ def test_mistakes_know_the_confidence_before() -> None:
 def test_errors_are_one_clear_sentence(
     tmp_path: Path, arguments: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    prediction, labels = said([(0.9, 10, 8)])
+    prediction, labels = predicted([(0.9, 10, 8)])
     given: dict[str, Any] = {
         "predictions": {"none": prediction, "sts": prediction},
         "labels": labels,
@@ -545,7 +545,7 @@ def test_errors_are_one_clear_sentence(
 def test_a_missing_extra_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
-    prediction, labels = said([(0.9, 10, 8)])
+    prediction, labels = predicted([(0.9, 10, 8)])
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(
         ModuleNotFoundError, match=rf'needs {package}, .* pip install "simplexcal\[report\]"'
@@ -554,7 +554,8 @@ def test_a_missing_extra_is_one_sentence(
 
 
 def test_importing_the_report_loads_the_core_only() -> None:
-    code = "import sys, simplexcal.report; print(*{'altair', 'jinja2', 'PIL', 'vl_convert'} & set(sys.modules))"
+    extra = {"altair", "jinja2", "PIL", "vl_convert"}
+    code = f"import sys, simplexcal.report; print(*{extra} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
 
@@ -562,7 +563,7 @@ def test_importing_the_report_loads_the_core_only() -> None:
 def test_a_failed_write_leaves_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prediction, labels = said([(0.9, 10, 8)])
+    prediction, labels = predicted([(0.9, 10, 8)])
     path = tmp_path / "r.html"
     path.write_text("old")
 
@@ -588,11 +589,11 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture
 def show(chromium: Browser, report: Path) -> Iterator[Open]:
-    """Open a page as a user would; anything on the console and any request is an error at the end."""
+    """Open a page as a user would. Console messages and requests are errors at the end."""
     contexts: list[BrowserContext] = []
     complaints: list[str] = []
 
-    def said_on_console(message: ConsoleMessage) -> None:
+    def logged(message: ConsoleMessage) -> None:
         complaints.append(message.text)
 
     def failed(error: Error) -> None:
@@ -606,7 +607,7 @@ def show(chromium: Browser, report: Path) -> Iterator[Open]:
         context = chromium.new_context(viewport={"width": width, "height": 900}, **options)
         contexts.append(context)
         page = context.new_page()
-        page.on("console", said_on_console)
+        page.on("console", logged)
         page.on("pageerror", failed)
         page.on("request", requested)
         page.goto(path.as_uri())
@@ -626,7 +627,7 @@ def colours(page: Page, chart: str) -> int:
 
 
 def contrast(page: Page, selector: str, background: str, attribute: str = "color") -> float:
-    """Return the WCAG contrast of the first such element's colour with that of its background element."""
+    """Return the WCAG contrast of an element's colour with that of its background element."""
     script = "([s, key]) => getComputedStyle(document.querySelector(s))[key]"
     found = (
         page.evaluate(script, [selector, attribute]),
@@ -666,18 +667,17 @@ def test_the_threshold_changes_the_numbers(show: Open) -> None:
     for threshold in (0.9, 0.5):
         page.locator("#threshold").fill(str(round(threshold * chart_data.N_STEPS)))
         kept = p.confidence.double() >= threshold
-        right = (p.label == labels)[kept].double().mean().item()
+        accuracy = (p.label == labels)[kept].double().mean().item()
         assert page.locator("#level").inner_text() == percent(threshold)
-        assert page.locator("#answers").inner_text() == percent(kept.double().mean().item())
+        assert page.locator("#coverage").inner_text() == percent(kept.double().mean().item())
         assert (
-            page.locator("#answers-note").inner_text()
+            page.locator("#coverage-note").inner_text()
             == f"{count(int(kept.sum()))} of {count(2500)}"
         )
-        assert page.locator("#right").inner_text() == percent(right)
-    page.locator("#threshold").fill(
-        str(chart_data.N_STEPS)
-    )  # where nothing is left, nothing is said
-    assert page.locator("#right").inner_text() in ("–", percent(1.0))
+        assert page.locator("#accuracy").inner_text() == percent(accuracy)
+    # Where no input is left, there is no accuracy.
+    page.locator("#threshold").fill(str(chart_data.N_STEPS))
+    assert page.locator("#accuracy").inner_text() in ("–", percent(1.0))
 
 
 def test_the_rules_follow_the_threshold(show: Open) -> None:
@@ -693,7 +693,8 @@ def test_the_rules_follow_the_threshold(show: Open) -> None:
     before = places()
     page.locator("#threshold").fill("80")
     page.wait_for_function(
-        "x => document.querySelector('#curve .mark-rule.role-mark line').getBoundingClientRect().x > x",
+        "x => document.querySelector('#curve .mark-rule.role-mark line')"
+        ".getBoundingClientRect().x > x",
         arg=before[2],
     )
     after = places()
@@ -706,10 +707,10 @@ def test_the_rules_follow_the_threshold(show: Open) -> None:
 
 def test_the_method_is_chosen_for_all_charts(show: Open) -> None:
     page = show()
-    said_by_sts = page.locator("#says").inner_text()
+    confidence_of_sts = page.locator("#confidence").inner_text()
     diagram = page.locator("#reliability svg").inner_html()
     page.get_by_label("Uncalibrated").check()
-    assert page.locator("#says").inner_text() != said_by_sts
+    assert page.locator("#confidence").inner_text() != confidence_of_sts
     assert "of Uncalibrated" in (page.locator("#reliability").get_attribute("aria-label") or "")
     page.wait_for_function(
         "old => document.querySelector('#reliability svg').innerHTML !== old", arg=diagram
@@ -728,7 +729,8 @@ def test_a_brush_sums_up_what_it_selects(show: Open) -> None:
     page.mouse.up()
     page.wait_for_function("document.querySelector('#brushed').textContent.includes('selected')")
     selected = re.match(
-        r"([\d\s]+) inputs selected: it says [\d.]+\s%", page.locator("#brushed").inner_text()
+        r"([\d\s]+) inputs selected: mean confidence [\d.]+\s%",
+        page.locator("#brushed").inner_text(),
     )
     assert selected
     assert 0 < int(re.sub(r"\s", "", selected[1])) < chart_data.N_POINTS
@@ -738,7 +740,7 @@ def test_a_tooltip_shows_names_as_text(show: Open) -> None:
     page = show()
     at = page.evaluate(
         "name => JSON.parse(document.querySelector('#data').textContent)"
-        ".tables.points.findLastIndex(p => p.true === name)",
+        ".tables.points.findLastIndex(p => p.label === name)",
         NASTY,
     )
     page.locator("#scatter .mark-symbol path").nth(at).hover(force=True)
@@ -760,14 +762,14 @@ def test_text_can_be_read_in_both_schemes(show: Open, scheme: str) -> None:
         "caption",
         "figcaption",
         "#brushed",
-        "td .lead",
+        "td .best",
         "small.chance",
         ".true",
     )
     assert {s: c for s in on_page if (c := contrast(page, s, "body")) < 4.5} == {}
     assert {s: c for s in on_card if (c := contrast(page, s, ".card")) < 4.5} == {}
     assert contrast(page, "#curve .role-axis-label text", ".card", "fill") >= 4.5
-    assert contrast(page, "#curve .mark-line path[stroke='var(--right)']", ".card", "stroke") >= 3
+    assert contrast(page, "#curve .mark-line path[stroke='var(--correct)']", ".card", "stroke") >= 3
 
 
 def test_a_change_of_scheme_reaches_the_charts(show: Open) -> None:
@@ -810,12 +812,12 @@ def test_controls_work_by_keyboard(show: Open) -> None:
         reached.append(page.evaluate("document.activeElement.id || document.activeElement.name"))
     assert reached[-2:] == ["method", "threshold"]
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
-    level, answers = page.locator("#level").inner_text(), page.locator("#answers").inner_text()
+    level, coverage = page.locator("#level").inner_text(), page.locator("#coverage").inner_text()
     for _ in range(10):
         page.keyboard.press("ArrowLeft")
     assert page.locator("#level").inner_text() == percent(0.85)
     assert level == percent(0.9)
-    assert page.locator("#answers").inner_text() != answers
+    assert page.locator("#coverage").inner_text() != coverage
     page.keyboard.press("Shift+Tab")
     page.keyboard.press("ArrowLeft")
     assert page.evaluate("document.activeElement.value") == "ts"
@@ -832,16 +834,16 @@ def test_it_prints(show: Open) -> None:
 
 
 def test_one_method_without_uncertainties_is_drawn_too(show: Open, tmp_path: Path) -> None:
-    prediction, labels = said([(0.9, 300, 240)])
+    prediction, labels = predicted([(0.9, 300, 240)])
     page = show(write_report(tmp_path / "r.html", {"mine": prediction}, labels))
-    assert page.locator("#answers").inner_text() == percent(
+    assert page.locator("#coverage").inner_text() == percent(
         0.0 if prediction.confidence[0].double() < 0.9 else 1.0
     )
     assert all(colours(page, chart) > 5 for chart in CHARTS[:3])
 
 
 def test_the_chosen_method_is_in_view_on_a_phone(show: Open, tmp_path: Path) -> None:
-    prediction, labels = said([(0.9, 300, 240)])
+    prediction, labels = predicted([(0.9, 300, 240)])
     many = {f"a method with a long name, {i}": prediction for i in range(6)}
     page = show(write_report(tmp_path / "r.html", many, labels), width=375)
     chosen = page.locator(".choices label").last.bounding_box()

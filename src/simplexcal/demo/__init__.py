@@ -1,1 +1,1 @@
-"""A small trained network and its data, embedded, to show what the library does: ``simplexcal demo``."""
+"""A small trained network and its data, embedded: what ``simplexcal demo`` runs on."""

@@ -1,7 +1,7 @@
-"""The demo's network.
+"""The network of the demo.
 
-``lenet5.safetensors`` holds its weights, trained on the training images of Fashion-MNIST (Zalando SE, MIT licence) as
-``experiments/training.py`` does it.
+``lenet5.safetensors`` holds its weights. ``experiments`` has trained them on the training images of
+Fashion-MNIST (Zalando SE, MIT licence).
 """
 
 from torch import Tensor, nn
@@ -10,8 +10,9 @@ from torch import Tensor, nn
 class LeNet5(nn.Module):
     """LeNet-5 for 28 × 28 grey images and ten classes; 84 features before the last layer.
 
-    With tanh and average pooling, as LeCun et al. (1998) had it; every map of the second convolution sees all six maps
-    of the first, and the last layer is linear. ``experiments/lenet5_forms.py`` compares it with later forms.
+    It has tanh and average pooling, as in LeCun et al. (1998). Unlike there, every map of the
+    second convolution sees all six maps of the first, and the last layer is linear.
+    ``experiments`` compares it with other variants.
     """
 
     def __init__(self) -> None:
@@ -32,11 +33,20 @@ class LeNet5(nn.Module):
         self.head = nn.Linear(84, 10)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the logits of normalised images (N, 1, 28, 28)."""
+        """Return the logits of images.
+
+        Args:
+            images: Normalised images, (N, 1, 28, 28).
+        """
         logits: Tensor = self.head(self.body(images))
         return logits
 
 
 def normalise(images: Tensor) -> Tensor:
-    """Return byte images (N, 28, 28) as the network's inputs (N, 1, 28, 28): Fashion-MNIST's mean 0, deviation 1."""
-    return ((images.float() / 255 - 0.2859) / 0.3530).unsqueeze(1)
+    """Return images as inputs of the network, (N, 1, 28, 28): mean 0, standard deviation 1.
+
+    Args:
+        images: Bytes, (N, 28, 28).
+    """
+    share = images.float() / 255
+    return ((share - 0.2859) / 0.3530).unsqueeze(1)

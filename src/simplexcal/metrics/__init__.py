@@ -1,7 +1,9 @@
-"""Numbers that judge a prediction: pure functions of (probs, labels), (confidence, correct) or (score, positive)."""
+"""Functions of (probs, labels), of (confidence, correct) and of (score, positive)."""
 
 from simplexcal.metrics.calibration_error import Bins as Bins
+from simplexcal.metrics.calibration_error import accuracy_band as accuracy_band
 from simplexcal.metrics.calibration_error import adaptive_ece as adaptive_ece
+from simplexcal.metrics.calibration_error import classwise_ece as classwise_ece
 from simplexcal.metrics.calibration_error import debiased_ece as debiased_ece
 from simplexcal.metrics.calibration_error import ece as ece
 from simplexcal.metrics.calibration_error import equal_mass_reliability as equal_mass_reliability
@@ -10,14 +12,12 @@ from simplexcal.metrics.calibration_error import reliability as reliability
 from simplexcal.metrics.calibration_error import smooth_ece as smooth_ece
 from simplexcal.metrics.ece_inference import Floor as Floor
 from simplexcal.metrics.ece_inference import Interval as Interval
-from simplexcal.metrics.ece_inference import accuracy_band as accuracy_band
 from simplexcal.metrics.ece_inference import ece_interval as ece_interval
 from simplexcal.metrics.ece_inference import noise_floor as noise_floor
 from simplexcal.metrics.proper_scores import BrierSplit as BrierSplit
 from simplexcal.metrics.proper_scores import accuracy as accuracy
 from simplexcal.metrics.proper_scores import brier as brier
 from simplexcal.metrics.proper_scores import brier_split as brier_split
-from simplexcal.metrics.proper_scores import classwise_ece as classwise_ece
 from simplexcal.metrics.proper_scores import nll as nll
 from simplexcal.metrics.ranking import RiskCoverage as RiskCoverage
 from simplexcal.metrics.ranking import aupr as aupr

@@ -1,7 +1,7 @@
-"""The inside of ``ece_interval``: which true calibration errors are compatible with the one observed.
+"""The inside of ``ece_interval``: which true calibration errors agree with the one observed.
 
-All is in shares of the n predictions: a bin's excess is Σ_(i in b) (correct_i - confidence_i) / n, and the ECE is
-Σ_b |excess_b|.
+All is in fractions of the n predictions: the excess of a bin is
+Σ_(i in b) (correct_i - confidence_i) / n, and the ECE is Σ_b |excess_b|.
 """
 
 from typing import NamedTuple
@@ -9,113 +9,189 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from simplexcal.metrics._binning import equal_width, sums
+from simplexcal.metrics._binning import BinSums, equal_width_edges, sum_bins
 
-N_TRUTHS = 64
-REACH = 6  # how far the truths go from the observed error, in standard errors added over the bins
+N_CANDIDATES = 64
+REACH = 6  # distance of the last candidate from the observed error, in summed standard errors
+SMALLEST = 1e-300
 
 
 class Observed(NamedTuple):
-    """The number n of predictions and what is known of each bin that is not empty (B,), in float64."""
+    """What is observed of each bin that is not empty, (B,) in float64.
+
+    Attributes:
+        n: Number of predictions in all bins.
+        weight: Fraction of the predictions.
+        expected: Σ confidence / n.
+        excess: Σ (correct - confidence) / n.
+        standard_error: Standard error of the excess.
+        calibrated_variance: Variance of the excess if P(correct_i) = confidence_i.
+    """
 
     n: int
     weight: Tensor
-    expected: Tensor  # Σ confidence_i
+    expected: Tensor
     excess: Tensor
     standard_error: Tensor
-    calibrated_variance: Tensor  # of the excess, if P(correct_i) = confidence_i
+    calibrated_variance: Tensor
 
 
 def observe(confidence: Tensor, correct: Tensor, n_bins: int) -> Observed:
-    """Return what the truths and their noise are made from."""
-    inner, n, p = equal_width(confidence, n_bins), len(confidence), confidence.double()
-    s = sums(confidence, correct, inner)
-    variance = (
-        torch.zeros_like(s.n).index_add_(0, torch.bucketize(confidence, inner), p * (1 - p)) / n**2
-    )
-    rate = ((s.correct + s.confidence) / 2 + 1) / (
-        s.n + 2
-    )  # a bin without errors is not sure to have none
-    standard_error = (s.n * rate * (1 - rate)).sqrt() / n
-    every = (s.n / n, s.confidence / n, s.excess / n, standard_error, variance)
-    return Observed(n, *(values[s.n > 0] for values in every))
+    """Return what the candidates and their noise are made from.
 
-
-def truths(seen: Observed) -> Tensor:
-    """Return true excesses (M, B) whose total errors go in equal steps from 0, or nearly, to well above the observed.
-
-    The square of each is excess_b² - κ standard_error_b², where that is positive. From large κ down, the deviations
-    that are surest come first; at κ = 1 the squares are unbiased; below 0 every bin deviates more than was seen.
+    Args:
+        confidence: Confidence of each prediction, (N,).
+        correct: Whether each prediction is correct, (N,).
+        n_bins: Number of bins.
     """
-    error, scale = float(seen.excess.abs().sum()), float(seen.standard_error.sum())
-    lowest, highest = max(0.0, error - REACH * scale), error + REACH * scale
-    total = torch.linspace(
-        lowest, highest, N_TRUTHS, device=seen.excess.device, dtype=torch.float64
-    ).unsqueeze(-1)
-    none_left = (seen.excess / seen.standard_error).square().max() * (1 + 1e-9)
-    low, high = torch.full_like(total, -((highest / scale) ** 2)), none_left.expand_as(total)
+    inner = equal_width_edges(confidence, n_bins)
+    n = len(confidence)
+    sums = sum_bins(confidence, correct, inner)
+    p = confidence.double()
+    bins = torch.bucketize(confidence, inner)
+    variance = torch.zeros_like(sums.n)
+    variance.index_add_(0, bins, p * (1 - p))
+    filled = sums.n > 0
+    return Observed(
+        n=n,
+        weight=(sums.n / n)[filled],
+        expected=(sums.confidence / n)[filled],
+        excess=(sums.excess / n)[filled],
+        standard_error=(_standard_deviation(sums) / n)[filled],
+        calibrated_variance=(variance / n**2)[filled],
+    )
+
+
+def candidate_excesses(observed: Observed) -> Tensor:
+    """Return candidates (M, B) for the true excesses of the bins.
+
+    Their total errors go in equal steps from 0, or nearly, to well above the observed one. The
+    square of each excess is excess_b² - κ standard_error_b², where that is positive. From large κ
+    down, the most significant deviations come first; at κ = 1 the squares are unbiased; below 0
+    every bin deviates more than was observed.
+
+    Args:
+        observed: What is observed of each bin.
+    """
+    error = float(observed.excess.abs().sum())
+    scale = float(observed.standard_error.sum())
+    lowest = max(0.0, error - REACH * scale)
+    highest = error + REACH * scale
+    device = observed.excess.device
+    total = torch.linspace(lowest, highest, N_CANDIDATES, device=device, dtype=torch.float64)
+    total = total.unsqueeze(-1)
+    significance = (observed.excess / observed.standard_error).square()
+    none_left = significance.max() * (1 + 1e-9)
+    low = torch.full_like(total, -((highest / scale) ** 2))
+    high = none_left.expand_as(total)
     for _ in range(60):
         kappa = (low + high) / 2
-        enough = _size(seen, kappa).sum(-1, keepdim=True) >= total
-        low, high = torch.where(enough, kappa, low), torch.where(enough, high, kappa)
-    return _possible(seen, _size(seen, high))
+        size = _shrunk_size(observed, kappa)
+        enough = size.sum(-1, keepdim=True) >= total
+        low = torch.where(enough, kappa, low)
+        high = torch.where(enough, high, kappa)
+    return _with_possible_sign(observed, _shrunk_size(observed, high))
 
 
-def simulated(seen: Observed, truth: Tensor, noise: Tensor, normal: Tensor) -> Tensor:
-    """Return the ECE (M, n_trials) under each truth.
+def simulate_ece(observed: Observed, candidates: Tensor, noise: Tensor, normal: Tensor) -> Tensor:
+    """Return the simulated ECE (M, n_trials) under each candidate.
 
-    ``noise`` (n_trials, B) is the exact one of perfect calibration. Under a truth with less variance it is scaled down;
-    under one with more, the rest is ``normal``.
+    The noise of a calibrated model is exact. Under a candidate with less variance it is scaled
+    down; under one with more, the rest is normal.
+
+    Args:
+        observed: What is observed of each bin.
+        candidates: True excesses of the bins, (M, B).
+        noise: Excesses of a calibrated model, (n_trials, B).
+        normal: Standard normal numbers, (n_trials, B).
     """
-    change = _binomial_variance(seen, truth) - _binomial_variance(seen, torch.zeros_like(truth))
-    variance = (seen.calibrated_variance + change).clamp_min(0)
-    scale = (variance / seen.calibrated_variance.clamp_min(1e-300)).clamp_max(1).sqrt()
-    rest = (variance - seen.calibrated_variance).clamp_min(0).sqrt()
-    rows = zip(truth, scale, rest, strict=True)
-    return torch.stack([(t + a * noise + b * normal).abs().sum(-1) for t, a, b in rows])
+    calibrated = torch.zeros_like(candidates)
+    change = _binomial_variance(observed, candidates) - _binomial_variance(observed, calibrated)
+    variance = (observed.calibrated_variance + change).clamp_min(0)
+    ratio = variance / observed.calibrated_variance.clamp_min(SMALLEST)
+    scale = ratio.clamp_max(1).sqrt()
+    rest = (variance - observed.calibrated_variance).clamp_min(0).sqrt()
+    errors = []
+    for i, candidate in enumerate(candidates):
+        excess = candidate + scale[i] * noise + rest[i] * normal
+        errors.append(excess.abs().sum(-1))
+    return torch.stack(errors)
 
 
-def not_rejected(
-    truth: Tensor, simulated: Tensor, observed: Tensor, level: float
+def accepted_range(
+    candidates: Tensor, simulated: Tensor, observed_ece: Tensor, level: float
 ) -> tuple[Tensor, Tensor]:
-    """Return the ends of the total errors of ``truth`` whose simulated ECE agrees with the observed one."""
-    total = truth.abs().sum(-1)
-    middle = simulated.median(-1).values.cummax(0).values
-    distance = (
-        (_interpolate(simulated, middle, total) - total.unsqueeze(-1)).abs().quantile(level, -1)
-    )
-    slack = distance - (_interpolate(observed, middle, total) - total).abs()
-    kept = torch.nonzero(slack >= slack.max().clamp_max(0)).squeeze(-1)
-    return _crossing(total, slack, int(kept[0]), -1), _crossing(total, slack, int(kept[-1]), 1)
+    """Return the smallest and the largest total error of the candidates that are not rejected.
+
+    Args:
+        candidates: True excesses of the bins, (M, B).
+        simulated: Simulated ECE under each candidate, (M, n_trials).
+        observed_ece: ECE of the data.
+        level: Confidence level.
+    """
+    total = candidates.abs().sum(-1)
+    median = simulated.median(-1).values.cummax(0).values
+    simulated_estimate = _interpolate(simulated, median, total)
+    observed_estimate = _interpolate(observed_ece, median, total)
+    deviation = (simulated_estimate - total.unsqueeze(-1)).abs()
+    slack = deviation.quantile(level, -1) - (observed_estimate - total).abs()
+    # Where all are rejected, the least rejected one is kept.
+    is_accepted = slack >= slack.max().clamp_max(0)
+    accepted = is_accepted.nonzero().squeeze(-1).tolist()
+    low = _crossing(total, slack, accepted[0], -1)
+    high = _crossing(total, slack, accepted[-1], 1)
+    return low, high
 
 
-def _size(seen: Observed, kappa: Tensor) -> Tensor:
-    return (seen.excess.square() - kappa * seen.standard_error.square()).clamp_min(0).sqrt()
+def _standard_deviation(sums: BinSums) -> Tensor:
+    """Return the standard deviation of Σ correct, with two pseudo-counts.
+
+    With them a bin without errors is not certain to have none.
+    """
+    hits = (sums.correct + sums.confidence) / 2
+    rate = (hits + 1) / (sums.n + 2)
+    return (sums.n * rate * (1 - rate)).sqrt()
 
 
-def _possible(seen: Observed, size: Tensor) -> Tensor:
-    """Give each excess the sign that was seen, or the other one where only that leaves the accuracy in [0, 1]."""
-    up, down = seen.weight - seen.expected, seen.expected
-    rises = torch.where(seen.excess < 0, (size > down) & (up > down), (size <= up) | (up > down))
-    return torch.where(rises, size.minimum(up), -size.minimum(down))
+def _shrunk_size(observed: Observed, kappa: Tensor) -> Tensor:
+    noise = kappa * observed.standard_error.square()
+    square = observed.excess.square() - noise
+    return square.clamp_min(0).sqrt()
 
 
-def _binomial_variance(seen: Observed, excess: Tensor) -> Tensor:
+def _with_possible_sign(observed: Observed, size: Tensor) -> Tensor:
+    """Give each excess the observed sign, or the other where only that keeps accuracy in [0, 1]."""
+    up = observed.weight - observed.expected
+    down = observed.expected
+    must_rise = (size > down) & (up > down)
+    may_rise = (size <= up) | (up > down)
+    rises = torch.where(observed.excess < 0, must_rise, may_rise)
+    rise = size.minimum(up)
+    fall = size.minimum(down)
+    return torch.where(rises, rise, -fall)
+
+
+def _binomial_variance(observed: Observed, excess: Tensor) -> Tensor:
     """Return the variance of the excess if all members of a bin had the same probability."""
-    correct = seen.expected + excess
-    return correct * (1 - correct / seen.weight) / seen.n
+    correct = observed.expected + excess
+    return correct * (1 - correct / observed.weight) / observed.n
 
 
 def _interpolate(x: Tensor, known: Tensor, values: Tensor) -> Tensor:
     """Return the piecewise linear function with these values at ``known``, constant outside."""
-    right = torch.searchsorted(known, x).clamp(1, len(known) - 1)
-    share = (x - known[right - 1]) / (known[right] - known[right - 1]).clamp_min(1e-300)
-    return torch.lerp(values[right - 1], values[right], share.clamp(0, 1))
+    last = len(known) - 1
+    right = torch.searchsorted(known, x).clamp(1, last)
+    left = right - 1
+    step = (known[right] - known[left]).clamp_min(SMALLEST)
+    share = ((x - known[left]) / step).clamp(0, 1)
+    return torch.lerp(values[left], values[right], share)
 
 
 def _crossing(total: Tensor, slack: Tensor, last: int, step: int) -> Tensor:
-    """Return where ``slack`` becomes negative after the ``last`` error that is kept, going up or down."""
-    if not 0 <= last + step < len(total):
+    """Return where ``slack`` becomes negative after the last accepted error, going up or down."""
+    following = last + step
+    if not 0 <= following < len(total):
         return total[last]
-    share = slack[last] / (slack[last] - slack[last + step])
-    return torch.lerp(total[last], total[last + step], share.clamp(0, 1))
+    share = slack[last] / (slack[last] - slack[following])
+    share = share.clamp(0, 1)
+    return torch.lerp(total[last], total[following], share)

@@ -1,4 +1,4 @@
-"""How well a number tells two classes apart: functions of (score, positive), and of (confidence, correct).
+"""How well a score ranks two classes: functions of (score, positive), and of (confidence, correct).
 
 Equal scores are treated as one threshold, so no result depends on the order of the rows.
 """
@@ -12,67 +12,105 @@ from simplexcal._validation import check_fraction, check_judged, check_scored
 
 
 class RiskCoverage(NamedTuple):
-    """The error rate (N,) among the most confident fraction ``coverage`` (N,) of the inputs."""
+    """A risk-coverage curve.
+
+    Attributes:
+        coverage: Fractions i / N of the inputs, (N,), the most confident first.
+        risk: Error rate among them, (N,).
+    """
 
     coverage: Tensor
     risk: Tensor
 
 
 def auroc(score: Tensor, positive: Tensor) -> Tensor:
-    """Return the area under the ROC curve: P(score⁺ > score⁻) + P(score⁺ = score⁻) / 2."""
-    true, false = _above(score, positive)
-    return torch.trapezoid(true / true[-1], false / false[-1]).to(_dtype(score))
+    """Return the area under the ROC curve: P(score⁺ > score⁻) + P(score⁺ = score⁻) / 2.
+
+    Args:
+        score: Score of each input, (N,); higher means positive.
+        positive: Whether each input is positive, (N,).
+    """
+    score, positive = check_scored(score, positive)
+    true, false = _count_above(score, positive)
+    tpr = true / true[-1]
+    fpr = false / false[-1]
+    return torch.trapezoid(tpr, fpr).to(score.dtype)
 
 
 def aupr(score: Tensor, positive: Tensor) -> Tensor:
-    """Return the average precision Σ_j (recall_j - recall_(j-1)) precision_j over the distinct thresholds.
+    """Return the average precision Σ_j (recall_j - recall_(j-1)) precision_j over the thresholds.
 
-    A sum of rectangles, as scikit-learn's ``average_precision_score``; joining the points by straight lines instead
-    is optimistic (Davis & Goadrich 2006).
+    A sum of rectangles, as scikit-learn's ``average_precision_score``. Joining the points by
+    straight lines instead is optimistic (Davis & Goadrich 2006).
+
+    Args:
+        score: Score of each input, (N,); higher means positive.
+        positive: Whether each input is positive, (N,).
     """
-    true, false = _above(score, positive)
-    precision = true[1:] / (true[1:] + false[1:])
-    return ((true.diff() / true[-1]) * precision).sum().to(_dtype(score))
+    score, positive = check_scored(score, positive)
+    true, false = _count_above(score, positive)
+    above = (true + false)[1:]
+    precision = true[1:] / above
+    recall_step = true.diff() / true[-1]
+    return (recall_step * precision).sum().to(score.dtype)
 
 
 def fpr_at_tpr(score: Tensor, positive: Tensor, tpr: float = 0.95) -> Tensor:
-    """Return the smallest false-positive rate of a threshold whose true-positive rate is at least ``tpr``."""
+    """Return the smallest false-positive rate at a true-positive rate of at least ``tpr``.
+
+    Args:
+        score: Score of each input, (N,); higher means positive.
+        positive: Whether each input is positive, (N,).
+        tpr: Required true-positive rate.
+    """
     check_fraction("tpr", tpr)
-    true, false = _above(score, positive)
-    return (false[true / true[-1] >= tpr][0] / false[-1]).to(_dtype(score))
+    score, positive = check_scored(score, positive)
+    true, false = _count_above(score, positive)
+    enough = true / true[-1] >= tpr
+    fewest = false[enough][0]
+    return (fewest / false[-1]).to(score.dtype)
 
 
 def risk_coverage(confidence: Tensor, correct: Tensor) -> RiskCoverage:
     """Return the error rate among the i most confident inputs, for i = 1..N.
 
-    Inputs of equal confidence are taken in random order, and the risk is its expectation over these orders.
+    Inputs of equal confidence are taken in random order, and the risk is its expectation over these
+    orders.
+
+    Args:
+        confidence: Confidence of each prediction, (N,).
+        correct: Whether each prediction is correct, (N,).
     """
     confidence, correct = check_judged(confidence, correct)
     _, group, size = torch.unique(-confidence, return_inverse=True, return_counts=True)
-    errors = torch.bincount(group, weights=(~correct).double())
-    taken = torch.arange(1, len(confidence) + 1, device=confidence.device, dtype=torch.float64)
-    risk = torch.repeat_interleave(errors / size, size).cumsum(0) / taken
-    return RiskCoverage((taken / len(taken)).to(confidence.dtype), risk.to(confidence.dtype))
+    wrong = (~correct).double()
+    errors = torch.bincount(group, weights=wrong)
+    taken = torch.ones_like(wrong).cumsum(0)
+    expected_errors = torch.repeat_interleave(errors / size, size)
+    risk = expected_errors.cumsum(0) / taken
+    coverage = taken / len(taken)
+    return RiskCoverage(coverage.to(confidence.dtype), risk.to(confidence.dtype))
 
 
 def aurc(confidence: Tensor, correct: Tensor) -> Tensor:
-    """Return the area under the risk-coverage curve, Σ_i risk_i / N (Geifman et al. 2019); smaller is better.
+    """Return the area under the risk-coverage curve, Σ_i risk_i / N; smaller is better.
 
-    The area of the steps. A perfect ranking has about e + (1 - e) ln(1 - e) at error rate e, and a random one e.
+    Geifman et al. (2019). The area is that of the steps. At error rate e, a perfect ranking has
+    about e + (1 - e) ln(1 - e), and a random one e.
+
+    Args:
+        confidence: Confidence of each prediction, (N,).
+        correct: Whether each prediction is correct, (N,).
     """
-    return risk_coverage(confidence, correct).risk.double().mean().to(_dtype(confidence))
+    risk = risk_coverage(confidence, correct).risk
+    return risk.double().mean().to(risk.dtype)
 
 
-def _above(score: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
-    """Count positives and negatives with a score at or above each distinct value, from none to all of them."""
-    score, positive = check_scored(score, positive)
+def _count_above(score: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
+    """Count positives and negatives at or above each distinct score, from none to all of them."""
     _, group = torch.unique(-score, return_inverse=True)
-    counts = [
-        torch.bincount(group, weights=which.double()).cumsum(0) for which in (positive, ~positive)
-    ]
-    true, false = (torch.cat([count.new_zeros(1), count]) for count in counts)
-    return true, false
-
-
-def _dtype(value: Tensor) -> torch.dtype:
-    return torch.promote_types(value.dtype, torch.float32)
+    total = torch.bincount(group).double().cumsum(0)
+    true = torch.bincount(group, weights=positive.double()).cumsum(0)
+    true = torch.cat([true.new_zeros(1), true])
+    total = torch.cat([total.new_zeros(1), total])
+    return true, total - true

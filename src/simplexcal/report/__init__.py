@@ -1,3 +1,3 @@
-"""One HTML file that says in words, a table and charts how far a network's confidence can be trusted."""
+"""A self-contained HTML report of how well a network is calibrated: words, a table and charts."""
 
 from simplexcal.report.page import write_report as write_report

@@ -1,15 +1,16 @@
-"""The numbers behind the report's charts, as rows for JSON, and what they show in words for those who cannot see it."""
+"""The numbers behind the charts of the report, as rows for JSON, and descriptions of the charts."""
 
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
-from simplexcal.metrics.calibration_error import reliability
-from simplexcal.metrics.ece_inference import accuracy_band
-from simplexcal.metrics.ranking import risk_coverage
-from simplexcal.report.verdict import count, percent
+from simplexcal.metrics import accuracy_band, reliability, risk_coverage
+from simplexcal.report._format import count, percent
 from simplexcal.types import Prediction
 
 Row = dict[str, Any]
@@ -18,154 +19,296 @@ Rows = list[Row]
 N_CURVE = 200  # points of a risk-coverage curve, about one for two pixels
 N_POINTS = 1500  # of the scatter; more would hide each other
 N_STEPS = 200  # of the threshold between 0 and 1
-STATES = ("says too much", "as right as it says", "says too little")
+STATES = ("over-confident", "calibrated", "under-confident")
+OUTCOMES = ("correct", "wrong")
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """The scatter of the two uncertainties.
+
+    Args:
+        title: Name of the method on the page.
+        n: Number of inputs shown.
+        description: What the chart shows, in words.
+    """
+
+    title: str
+    n: int
+    description: str
+
+
+@dataclass(frozen=True)
+class ChartData:
+    """What the charts show.
+
+    Args:
+        tables: The rows by the name that the specifications give them: ``bins`` of the reliability
+            diagrams, ``curves`` of risk and coverage, ``points`` of the scatter.
+        methods: For each method, its numbers at each threshold and a description of each chart.
+        scatter: The scatter, where a method has uncertainties.
+    """
+
+    tables: dict[str, Rows]
+    methods: dict[str, Row]
+    scatter: Scatter | None
+
+
+def collect_chart_data(
+    predictions: Mapping[str, Prediction],
+    labels: Tensor,
+    titles: Mapping[str, str],
+    class_names: list[str],
+    focus: str,
+    n_bins: int,
+    generator: Generator,
+) -> ChartData:
+    """Return the data of all charts.
+
+    Args:
+        predictions: Predictions by the name of their method.
+        labels: The class of each input, (N,).
+        titles: Names of the methods on the page.
+        class_names: The names of the classes.
+        focus: The method whose uncertainties are shown, if it has some.
+        n_bins: Number of bins of the reliability diagrams.
+        generator: Samples the inputs that the scatter shows.
+    """
+    tables: dict[str, Rows] = {"bins": [], "curves": [], "points": []}
+    methods: dict[str, Row] = {}
+    for name, prediction in predictions.items():
+        correct = prediction.label == labels
+        bins = bin_rows(name, prediction, correct, n_bins)
+        curve = curve_rows(name, prediction, correct)
+        tables["bins"] += bins
+        tables["curves"] += curve
+        methods[name] = {
+            "levels": threshold_levels(prediction, correct),
+            "reliability": describe_bins(bins, titles[name]),
+            "histogram": describe_counts(bins, titles[name]),
+            "curve": describe_curve(curve, titles[name]),
+        }
+    scatter = None
+    source = _method_with_uncertainties(predictions, focus)
+    if source is not None:
+        points = point_rows(predictions[source], labels, class_names, generator)
+        tables["points"] = points
+        scatter = Scatter(titles[source], len(points), describe_points(points, titles[source]))
+    return ChartData(tables, methods, scatter)
 
 
 def bin_rows(name: str, prediction: Prediction, correct: Tensor, n_bins: int) -> Rows:
-    """Return a row for each bin that holds inputs: what is said there, how often it is right, and how sure that is."""
+    """Return a row for each bin that is not empty: confidence, accuracy and its 95 % interval.
+
+    Args:
+        name: Name of the method.
+        prediction: Its predictions.
+        correct: Whether each prediction is correct, (N,).
+        n_bins: Number of bins.
+    """
     bins = reliability(prediction.confidence, correct, n_bins)
     low, high = accuracy_band(bins)
-    columns = (
-        bins.edges[:-1],
-        bins.edges[1:],
-        bins.count,
-        bins.confidence,
-        bins.accuracy,
-        low,
-        high,
-    )
-    return [_bin_row(name, *row) for row in _transposed(*columns) if row[2] > 0]
-
-
-def _bin_row(
-    name: str,
-    start: float,
-    end: float,
-    n: float,
-    says: float,
-    right: float,
-    low: float,
-    high: float,
-) -> Row:
-    state = STATES[0] if says > high else STATES[2] if says < low else STATES[1]
-    numbers = {"start": start, "end": end, "says": says, "right": right, "low": low, "high": high}
-    return {
-        "method": name,
-        **{key: round(x, 4) for key, x in numbers.items()},
-        "count": int(n),
-        "state": state,
+    columns = {
+        "start": bins.edges[:-1],
+        "end": bins.edges[1:],
+        "confidence": bins.confidence,
+        "accuracy": bins.accuracy,
+        "low": low,
+        "high": high,
+        "count": bins.count,
     }
+    rows: Rows = []
+    for b in bins.count.nonzero().squeeze(1).tolist():
+        numbers = {key: values[b].item() for key, values in columns.items()}
+        state = _state(numbers["confidence"], numbers["low"], numbers["high"])
+        rounded = {key: round(value, 4) for key, value in numbers.items()}
+        rows.append({"method": name, **rounded, "state": state})
+    return rows
 
 
 def curve_rows(name: str, prediction: Prediction, correct: Tensor) -> Rows:
-    """Return at most ``N_CURVE`` points of the risk-coverage curve; the last is for all inputs."""
+    """Return at most ``N_CURVE`` points of the risk-coverage curve; the last is for all inputs.
+
+    Args:
+        name: Name of the method.
+        prediction: Its predictions.
+        correct: Whether each prediction is correct, (N,).
+    """
     curve = risk_coverage(prediction.confidence, correct)
     n = len(correct)
-    at = torch.linspace(max(n / N_CURVE, 1) - 1, n - 1, min(n, N_CURVE)).round().long()
-    pairs = _transposed(curve.coverage[at], curve.risk[at])
-    return [{"method": name, "coverage": round(c, 4), "risk": round(r, 4)} for c, r in pairs]
+    first = max(n / N_CURVE, 1) - 1
+    shown = torch.linspace(first, n - 1, min(n, N_CURVE)).round().long()
+    rows: Rows = []
+    for i in shown.tolist():
+        coverage = round(curve.coverage[i].item(), 4)
+        risk = round(curve.risk[i].item(), 4)
+        rows.append({"method": name, "coverage": coverage, "risk": risk})
+    return rows
 
 
-def levels(prediction: Prediction, correct: Tensor) -> dict[str, list[Any]]:
-    """Return, for each step of the threshold: how many inputs reach it, what is said of them and what is right.
+def threshold_levels(prediction: Prediction, correct: Tensor) -> dict[str, list[Any]]:
+    """Return, for each threshold, how many inputs reach it, their mean confidence and accuracy.
 
-    Where none does, both are None.
+    Where no input reaches it, both means are None.
+
+    Args:
+        prediction: Predictions of a method.
+        correct: Whether each prediction is correct, (N,).
     """
     confidence, order = prediction.confidence.double().sort()
-    steps = torch.arange(N_STEPS + 1, dtype=torch.float64) / N_STEPS
-    kept = (len(confidence) - torch.searchsorted(confidence, steps)).tolist()
+    thresholds = torch.arange(N_STEPS + 1, dtype=torch.float64) / N_STEPS
+    below = torch.searchsorted(confidence, thresholds)
+    kept = (len(confidence) - below).tolist()
     return {
         "kept": kept,
-        "says": _means(confidence, kept),
-        "right": _means(correct[order].double(), kept),
+        "confidence": _means_of_last(confidence, kept),
+        "accuracy": _means_of_last(correct[order].double(), kept),
     }
-
-
-def _means(values: Tensor, kept: list[int]) -> list[float | None]:
-    """Return the means of the last values, as many as ``kept`` says."""
-    total = [0.0, *values.flip(0).cumsum(0).tolist()]
-    return [round(total[n] / n, 6) if n else None for n in kept]
 
 
 def point_rows(
-    prediction: Prediction, labels: Tensor, names: list[str], generator: Generator
+    prediction: Prediction, labels: Tensor, class_names: list[str], generator: Generator
 ) -> Rows:
-    """Return both uncertainties of at most ``N_POINTS`` random inputs; wrong ones come last, so they lie on top."""
-    if prediction.aleatoric is None or prediction.epistemic is None:
-        return []
-    finite = (
-        (prediction.aleatoric.isfinite() & prediction.epistemic.isfinite()).nonzero().squeeze(1)
-    )
-    at = finite[torch.randperm(len(finite), generator=generator)[:N_POINTS]]
-    at = at[(prediction.label[at] != labels[at]).int().argsort(stable=True)]
-    columns = (
-        prediction.aleatoric,
-        prediction.epistemic,
-        prediction.confidence,
-        prediction.label,
-        labels,
-    )
-    return [_point_row(names, *row) for row in _transposed(at, *(x[at] for x in columns))]
+    """Return both uncertainties of at most ``N_POINTS`` random inputs.
 
+    The wrong ones come last, so that they lie on top.
 
-def _point_row(
-    names: list[str], i: int, aleatoric: float, epistemic: float, says: float, said: int, true: int
-) -> Row:
-    numbers = {
-        "aleatoric": round(aleatoric, 4),
-        "epistemic": round(epistemic, 3),
-        "says": round(says, 4),
-    }
-    return {
-        "input": i,
-        **numbers,
-        "said": names[said],
-        "true": names[true],
-        "is": "right" if said == true else "wrong",
-    }
+    Args:
+        prediction: Predictions of a method with uncertainties.
+        labels: The class of each input, (N,).
+        class_names: The names of the classes.
+        generator: Samples the inputs.
+    """
+    uncertainties = _uncertainties(prediction)
+    confidence = prediction.confidence
+    is_wrong = prediction.label != labels
+    finite = uncertainties.isfinite().all(-1)
+    rows: Rows = []
+    for i in _sample_rows(finite, is_wrong, generator):
+        aleatoric, epistemic = uncertainties[i].tolist()
+        row = {
+            "input": i,
+            "aleatoric": round(aleatoric, 4),
+            "epistemic": round(epistemic, 3),
+            "confidence": round(confidence[i].item(), 4),
+            "prediction": class_names[int(prediction.label[i])],
+            "label": class_names[int(labels[i])],
+            "outcome": OUTCOMES[int(is_wrong[i])],
+        }
+        rows.append(row)
+    return rows
 
 
 def describe_bins(rows: Rows, title: str) -> str:
-    """Say what the reliability diagram of one method shows."""
-    n = {state: sum(row["state"] == state for row in rows) for state in STATES}
+    """Return what the reliability diagram of one method shows, in words.
+
+    Args:
+        rows: Its bins.
+        title: Name of the method on the page.
+    """
+    states = [row["state"] for row in rows]
+    over, calibrated, under = (states.count(state) for state in STATES)
     return (
-        f"Reliability diagram of {title}: confidence in {len(rows)} bins against accuracy. "
-        f"In {n[STATES[1]]} the two agree within chance, {n[STATES[0]]} say too much, {n[STATES[2]]} say too little."
+        f"Reliability diagram of {title}: accuracy against confidence in {len(rows)} bins. "
+        f"In {calibrated} the two agree within chance, "
+        f"{over} are over-confident, {under} are under-confident."
     )
 
 
 def describe_counts(rows: Rows, title: str) -> str:
-    """Say what the histogram of one method shows."""
-    top, total = rows[-1], sum(row["count"] for row in rows)
+    """Return what the histogram of one method shows, in words.
+
+    Args:
+        rows: Its bins.
+        title: Name of the method on the page.
+    """
+    total = sum(row["count"] for row in rows)
+    top = rows[-1]
     return (
-        f"Histogram of the confidence of {title}: {count(top['count'])} of {count(total)} inputs lie between "
-        f"{percent(top['start'], 0)} and {percent(top['end'], 0)}."
+        f"Histogram of the confidence of {title}: {count(top['count'])} of {count(total)} inputs "
+        f"lie between {percent(top['start'], 0)} and {percent(top['end'], 0)}."
     )
 
 
 def describe_curve(rows: Rows, title: str) -> str:
-    """Say what the risk-coverage curve of one method shows."""
-    half = min(rows, key=lambda row: abs(row["coverage"] - 0.5))
+    """Return what the risk-coverage curve of one method shows, in words.
+
+    Args:
+        rows: Its points.
+        title: Name of the method on the page.
+    """
+    middle = min(rows, key=lambda row: abs(row["coverage"] - 0.5))
     return (
-        f"Risk-coverage curve of {title}: {percent(rows[-1]['risk'])} are wrong when all inputs are answered, "
-        f"{percent(half['risk'])} of the surest {percent(half['coverage'], 0)}."
+        f"Risk-coverage curve of {title}: the error rate is {percent(rows[-1]['risk'])} for all "
+        f"inputs and {percent(middle['risk'])} for the most confident "
+        f"{percent(middle['coverage'], 0)}."
     )
 
 
 def describe_points(rows: Rows, title: str) -> str:
-    """Say what the scatter shows."""
+    """Return what the scatter shows, in words.
+
+    Args:
+        rows: Its points.
+        title: Name of the method on the page.
+    """
     medians = []
-    for is_ in ("right", "wrong"):
-        inside = [row for row in rows if row["is"] == is_]
-        if inside:
-            aleatoric, epistemic = (
-                median(row[key] for row in inside) for key in ("aleatoric", "epistemic")
-            )
-            medians.append(
-                f"{count(len(inside))} {is_} ones at {aleatoric:.2f} and {epistemic:.1f} nats"
-            )
-    return f"Aleatoric against epistemic uncertainty by {title}, one dot an input; medians: {', '.join(medians)}."
+    for outcome in OUTCOMES:
+        members = [row for row in rows if row["outcome"] == outcome]
+        if not members:
+            continue
+        aleatoric = median(row["aleatoric"] for row in members)
+        epistemic = median(row["epistemic"] for row in members)
+        medians.append(
+            f"{count(len(members))} {outcome} ones at {aleatoric:.2f} and {epistemic:.1f} nats"
+        )
+    return (
+        f"Epistemic against aleatoric uncertainty by {title}, one dot an input; "
+        f"medians: {', '.join(medians)}."
+    )
 
 
-def _transposed(*columns: Tensor) -> list[tuple[Any, ...]]:
-    return list(zip(*(column.tolist() for column in columns), strict=True))
+def _method_with_uncertainties(predictions: Mapping[str, Prediction], focus: str) -> str | None:
+    """Return the method in focus, or else the last, that has finite uncertainties."""
+    for name in (focus, *reversed(list(predictions))):
+        finite = _uncertainties(predictions[name]).isfinite().all(-1)
+        if bool(finite.any()):
+            return name
+    return None
+
+
+def _uncertainties(prediction: Prediction) -> Tensor:
+    """Return the aleatoric and the epistemic uncertainty, (N, 2); NaN where there are none."""
+    if prediction.aleatoric is None or prediction.epistemic is None:
+        return torch.full((len(prediction.label), 2), math.nan)
+    return torch.stack([prediction.aleatoric, prediction.epistemic], -1)
+
+
+def _sample_rows(shown: Tensor, is_wrong: Tensor, generator: Generator) -> list[int]:
+    """Return random rows of those that can be shown, wrong ones last."""
+    rows = shown.nonzero().squeeze(1)
+    order = torch.randperm(len(rows), generator=generator)
+    sample = rows[order[:N_POINTS]]
+    correct_first = is_wrong[sample].int().argsort(stable=True)
+    return sample[correct_first].tolist()
+
+
+def _state(confidence: float, low: float, high: float) -> str:
+    """Return whether the confidence lies above, inside or below the interval of the accuracy."""
+    if confidence > high:
+        return STATES[0]
+    if confidence < low:
+        return STATES[2]
+    return STATES[1]
+
+
+def _means_of_last(values: Tensor, counts: list[int]) -> list[float | None]:
+    """Return the mean of the last n values for each n, and None for n = 0."""
+    totals = [0.0, *values.flip(0).cumsum(0).tolist()]
+    means: list[float | None] = []
+    for n in counts:
+        if n == 0:
+            means.append(None)
+        else:
+            means.append(round(totals[n] / n, 6))
+    return means

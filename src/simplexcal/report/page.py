@@ -1,33 +1,38 @@
-"""The page: checks what it is given, brings the parts together and writes the file."""
+"""The page: checks its arguments, brings the parts together and writes the file."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import replace
 from datetime import date
 from functools import cache
 from importlib.util import find_spec
-from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
 from torch import Generator, Tensor
 
 import simplexcal
 from simplexcal._validation import check_classified, check_probs
-from simplexcal.evaluation import Evaluation, evaluate
+from simplexcal.evaluation import evaluate
 from simplexcal.io._atomic import atomic_write
-from simplexcal.report import chart_data
-from simplexcal.report.mistakes import Images, check_images, most_confident_mistakes
-from simplexcal.report.table import meaning, method_title, score_table
-from simplexcal.report.verdict import Verdict, count, judge, nll_change, percent
+from simplexcal.report._format import count, method_description, method_title, percent
+from simplexcal.report.chart_data import N_STEPS, collect_chart_data
+from simplexcal.report.mistakes import Images, most_confident_mistakes
+from simplexcal.report.table import score_table
+from simplexcal.report.verdict import make_verdict
 from simplexcal.types import Prediction
 
-START = 0.9  # where the threshold stands at first
+if TYPE_CHECKING:
+    import jinja2
 
-Predictions = dict[str, Prediction]
-Evaluations = Mapping[str, Evaluation]
+START = 0.9  # the threshold at first
+PACKAGES = ("altair", "jinja2", "PIL", "vl_convert")
+
 Context = dict[str, Any]
 
 
+@torch.no_grad()
 def write_report(
     path: str | Path,
     predictions: Mapping[str, Prediction],
@@ -40,200 +45,172 @@ def write_report(
     n_bins: int = 10,
     generator: Generator | None = None,
 ) -> Path:
-    """Write one HTML file, which needs no network, on how well ``predictions`` by several methods fit the ``labels``.
+    """Write a report on the calibration of several methods, and return its path.
 
-    The verdict is about the method ``focus`` (default: the last), compared with "none", the uncalibrated network, where
-    there is one. ``images``, bytes or floats in 0..1, of shape (N, H, W), (N, H, W, C) or (N, C, H, W), show the inputs
-    that were most confidently wrong. Simulations and the sample of points shown use ``generator``, or
-    else a fixed seed, as ``evaluate`` does.
+    The report is one HTML file that loads nothing from the internet. It needs the extra
+    ``simplexcal[report]``.
+
+    Args:
+        path: The file to write. The report is written whole or not at all.
+        predictions: Predictions of each method for the same N inputs, by the name of the method.
+            "none" is the uncalibrated network; the other keys of ``CALIBRATORS`` are shown with
+            their titles, other names as they are.
+        labels: The class of each input, (N,).
+        images: Pictures of the inputs, bytes or floats in 0..1, of shape (N, H, W), (N, H, W, C) or
+            (N, C, H, W). The page shows those of the most confident mistakes.
+        class_names: The names of the K classes; by default "class 0", "class 1" and so on.
+        title: The title of the page.
+        focus: The method that the verdict is about, compared with "none" where there is one. By
+            default the last.
+        n_bins: Number of bins of the calibration errors and the reliability diagrams.
+        generator: Source of the random numbers for the noise floors, the intervals and the sample
+            of inputs shown. None is one with a fixed seed: the same input gives the same report.
+
+    Raises:
+        ModuleNotFoundError: If the extra is not installed.
+        TypeError: If an argument has the wrong type.
+        ValueError: If the arguments do not fit together.
     """
-    predictions = _checked(predictions)
-    probs, labels = check_classified(next(iter(predictions.values())).probs, labels)
-    (n, k), labels = probs.shape, labels.cpu()
-    focus, names = _focus(focus, predictions), _class_names(class_names, k)
-    check_images(images, n)
-    _check_extra()
+    predictions = _checked_predictions(predictions)
+    first = next(iter(predictions.values()))
+    probs, labels = check_classified(first.probs, labels)
+    labels = labels.cpu()
+    n, k = probs.shape
+    focus = _checked_focus(focus, predictions)
+    names = _checked_class_names(class_names, k)
+    _check_images(images, n)
+    _check_extra_is_installed()
+    from simplexcal.report.chart_specs import all_specs  # needs the extra
+
     evaluations = {name: evaluate(p, labels, n_bins, generator) for name, p in predictions.items()}
-    context = {
+    titles = {name: method_title(name) for name in predictions}
+    descriptions = {name: method_description(name) for name in predictions}
+    facts = [f"{count(n)} inputs", f"{count(k)} classes", date.today().isoformat()]
+    verdict = make_verdict(predictions, labels, evaluations, focus, titles[focus])
+    table = score_table(evaluations)
+    before = predictions.get("none")
+    mistakes = most_confident_mistakes(predictions[focus], labels, before, names, images)
+    sampler = generator or Generator().manual_seed(0)
+    charts = collect_chart_data(predictions, labels, titles, names, focus, n_bins, sampler)
+    specs = all_specs(charts, focus)
+    context: Context = {
         "title": title,
-        "facts": [f"{count(n)} inputs", f"{count(k)} classes", date.today().isoformat()],
+        "facts": facts,
         "focus": focus,
-        "verdict": _verdict(predictions, labels, evaluations, focus),
-        "summary": _summary(evaluations, focus),
-        "table": score_table(evaluations),
-        "mistakes": most_confident_mistakes(
-            predictions[focus], labels, predictions.get("none"), names, images
-        ),
-        "n_steps": chart_data.N_STEPS,
-        "start": round(START * chart_data.N_STEPS),
+        "titles": titles,
+        "descriptions": descriptions,
+        "verdict": verdict,
+        "table": table,
+        "mistakes": mistakes,
         "n_wrong": int((predictions[focus].label != labels).sum()),
-        "version": simplexcal.__version__,
-        **_charts(
-            predictions, labels, names, focus, n_bins, generator or Generator().manual_seed(0)
-        ),
+        "scatter": charts.scatter,
+        "data": {"specs": specs, "tables": charts.tables, "methods": charts.methods, "n": n},
     }
     atomic_write(Path(path), _render(context).encode())
     return Path(path)
 
 
-def _checked(predictions: Mapping[str, Prediction]) -> Predictions:
+def _checked_predictions(predictions: Mapping[str, Prediction]) -> dict[str, Prediction]:
     """Return the predictions on the CPU if there are any, all about the same inputs."""
     if not predictions:
         raise ValueError(
             "`predictions` is empty; pass a mapping from each method's name to its Prediction."
         )
-    first, shape = next((name, p.probs.shape) for name, p in predictions.items())
-    for name, p in predictions.items():
-        if p.probs.shape != shape:
+    shapes = {name: tuple(p.probs.shape) for name, p in predictions.items()}
+    first = next(iter(shapes))
+    for name, shape in shapes.items():
+        if shape != shapes[first]:
             raise ValueError(
-                f"`predictions` must be about the same inputs and classes; {first!r} has probs of shape "
-                f"{tuple(shape)}, {name!r} of {tuple(p.probs.shape)}. Predict the same test set by every method."
+                "`predictions` must be about the same inputs and classes; "
+                f"{first!r} has probs of shape {shapes[first]}, {name!r} of {shape}. "
+                "Predict the same test set by every method."
             )
-    return {name: _on_cpu(p) for name, p in predictions.items()}
+    return {name: _on_cpu(prediction) for name, prediction in predictions.items()}
 
 
 def _on_cpu(prediction: Prediction) -> Prediction:
-    values = {field.name: getattr(prediction, field.name) for field in fields(Prediction)}
-    moved: dict[str, Any] = {
-        name: None if x is None else x.detach().cpu() for name, x in values.items()
-    }
-    return Prediction(**moved | {"probs": check_probs(moved["probs"])})
+    prediction = prediction.to("cpu")
+    return replace(prediction, probs=check_probs(prediction.probs))
 
 
-def _focus(focus: str | None, predictions: Predictions) -> str:
+def _checked_focus(focus: str | None, predictions: Mapping[str, Prediction]) -> str:
     if focus is None:
         return list(predictions)[-1]
     if focus not in predictions:
         raise ValueError(
-            f"`focus` must be one of the methods in `predictions`: {', '.join(predictions)}; got {focus!r}."
+            f"`focus` must be one of the methods in `predictions`: {', '.join(predictions)}; "
+            f"got {focus!r}."
         )
     return focus
 
 
-def _class_names(class_names: Sequence[str] | None, k: int) -> list[str]:
+def _checked_class_names(class_names: Sequence[str] | None, k: int) -> list[str]:
     if class_names is None:
         return [f"class {i}" for i in range(k)]
     if len(class_names) != k:
         raise ValueError(
-            f"`class_names` must name all {k} classes, in the order of `probs`; got {len(class_names)}."
+            f"`class_names` must name all {k} classes, in the order of `probs`; "
+            f"got {len(class_names)}."
         )
     return [str(name) for name in class_names]
 
 
-def _check_extra() -> None:
-    missing = [
-        name for name in ("altair", "jinja2", "PIL", "vl_convert") if find_spec(name) is None
-    ]
-    if missing:
-        raise ModuleNotFoundError(
-            f'write_report needs {missing[0]}, which is not installed. Run pip install "simplexcal[report]".'
+def _check_images(images: Images | None, n: int) -> None:
+    """Raise unless ``images`` is None or holds ``n`` pictures."""
+    if images is None:
+        return
+    if not isinstance(images, Tensor | np.ndarray):
+        raise TypeError(
+            f"`images` must be a tensor or an array; got {type(images).__name__}. Stack them first."
+        )
+    shape = tuple(images.shape)
+    is_image = len(shape) == 3
+    if len(shape) == 4:
+        is_image = shape[1] in (1, 3) or shape[3] in (1, 3)
+    if shape[:1] != (n,) or not is_image:
+        raise ValueError(
+            "`images` must have shape (N, H, W), (N, H, W, C) or (N, C, H, W), "
+            f"with N = {n} and C = 1 or 3; got {shape}."
         )
 
 
-def _verdict(
-    predictions: Predictions, labels: Tensor, evaluations: Evaluations, focus: str
-) -> Verdict:
-    if focus == "none":
-        return judge(evaluations[focus], None)
-    name = method_title(focus)
-    if "none" not in predictions:
-        return judge(evaluations[focus], name)
-    change = nll_change(predictions["none"], predictions[focus], labels)
-    return judge(evaluations[focus], name, evaluations["none"], change)
-
-
-def _summary(evaluations: Evaluations, focus: str) -> list[Context]:
-    """Return what is said and what is right, before calibration and in focus."""
-    name = method_title(focus)
-    shown = (
-        {focus: name}
-        if "none" not in evaluations or focus == "none"
-        else {"none": "Before", focus: f"After {name}"}
-    )
-    return [
-        {"title": title, "says": evaluations[name].confidence, "right": evaluations[name].accuracy}
-        for name, title in shown.items()
-    ]
-
-
-def _charts(
-    predictions: Predictions,
-    labels: Tensor,
-    names: list[str],
-    focus: str,
-    n_bins: int,
-    generator: Generator,
-) -> Context:
-    from simplexcal.report import chart_specs
-
-    correct = {name: p.label == labels for name, p in predictions.items()}
-    bins = {
-        name: chart_data.bin_rows(name, p, correct[name], n_bins) for name, p in predictions.items()
-    }
-    curves = {
-        name: chart_data.curve_rows(name, p, correct[name]) for name, p in predictions.items()
-    }
-    methods = {
-        name: {
-            "title": method_title(name),
-            "levels": chart_data.levels(p, correct[name]),
-            "reliability": chart_data.describe_bins(bins[name], method_title(name)),
-            "histogram": chart_data.describe_counts(bins[name], method_title(name)),
-            "curve": chart_data.describe_curve(curves[name], method_title(name)),
-        }
-        for name, p in predictions.items()
-    }
-    source, points = _points(predictions, labels, names, focus, generator)
-    tables = {
-        "bins": list(chain(*bins.values())),
-        "curves": list(chain(*curves.values())),
-        "points": points,
-    }
-    specs = {
-        "reliability": chart_specs.reliability_spec(focus),
-        "histogram": chart_specs.histogram_spec(focus),
-        "curve": chart_specs.curve_spec(focus, max(row["risk"] for row in tables["curves"])),
-        **({"scatter": chart_specs.scatter_spec()} if points else {}),
-    }
-    scatter = {
-        "method": source,
-        "n": len(points),
-        "alt": chart_data.describe_points(points, method_title(source)),
-    }
-    return {
-        "data": {"specs": specs, "tables": tables, "methods": methods, "n": len(labels)},
-        "scatter": scatter if points else None,
-    }
-
-
-def _points(
-    predictions: Predictions, labels: Tensor, names: list[str], focus: str, generator: Generator
-) -> tuple[str, chart_data.Rows]:
-    """Return the method whose uncertainties are drawn, in focus or else the last that has some, and its points."""
-    for name in (focus, *reversed(predictions)):
-        points = chart_data.point_rows(predictions[name], labels, names, generator)
-        if points:
-            return name, points
-    return focus, []
+def _check_extra_is_installed() -> None:
+    for name in PACKAGES:
+        if find_spec(name) is None:
+            raise ModuleNotFoundError(
+                f"write_report needs {name}, which is not installed. "
+                'Run pip install "simplexcal[report]".'
+            )
 
 
 def _render(context: Context) -> str:
+    source = Path(__file__).with_name("report.html.j2").read_text(encoding="utf-8")
+    return (
+        _jinja_environment()
+        .from_string(source)
+        .render(
+            context,
+            n_steps=N_STEPS,
+            start=round(START * N_STEPS),
+            version=simplexcal.__version__,
+            vega=_vega(),
+        )
+    )
+
+
+def _jinja_environment() -> "jinja2.Environment":
     import jinja2
 
     environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
     )
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
-    environment.filters |= {
-        "percent": percent,
-        "count": count,
-        "method_title": method_title,
-        "meaning": meaning,
-    }
-    template = environment.from_string(
-        Path(__file__).with_name("report.html.j2").read_text(encoding="utf-8")
-    )
-    return template.render(context, vega=_vega())
+    environment.filters["percent"] = percent
+    environment.filters["count"] = count
+    return environment
 
 
 @cache
@@ -241,6 +218,5 @@ def _vega() -> str:
     """Return the scripts that draw the charts; "</script" would end the element that holds them."""
     import vl_convert
 
-    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace(
-        "</script", "<\\/script"
-    )
+    bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    return bundle.replace("</script", "<\\/script")

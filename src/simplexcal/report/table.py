@@ -1,56 +1,50 @@
-"""The report's table: the numbers of each method as they are printed, and which of them lead."""
+"""The table of the report: the scores of each method as printed, and the best of each column."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from simplexcal.evaluation import Evaluation
-from simplexcal.report.verdict import is_within_chance, percent
+from simplexcal.report._format import percent
+from simplexcal.report.verdict import is_within_chance
 
-TITLES = {
-    "none": ("Uncalibrated", "the network as it is"),
-    "ts": ("TS", "temperature scaling"),
-    "ets": ("ETS", "ensemble temperature scaling"),
-    "pts": ("PTS", "parameterized temperature scaling"),
-    "adats": ("AdaTS", "adaptive temperature scaling"),
-    "dirichlet": ("Dirichlet TS", "Dirichlet temperature scaling"),
-    "sts": ("STS", "simplex temperature scaling"),
-}
-LEADS_BY = {"accuracy": max, "ece": min, "nll": min, "brier": min, "smooth_ece": min}
+BEST = {"accuracy": max, "ece": min, "nll": min, "brier": min, "smooth_ece": min}
 
 
 @dataclass(frozen=True)
-class Score:
-    """One row of the table."""
+class TableRow:
+    """One row of the table.
+
+    Args:
+        name: Name of the method.
+        printed: The scores as text, by column.
+        best: The columns in which no other method is better.
+        within_chance: Whether the ECE is within the noise floor.
+    """
 
     name: str
     printed: dict[str, str]
-    leads: frozenset[str]  # the columns in which no other method is better
+    best: frozenset[str]
     within_chance: bool
 
 
-def method_title(name: str) -> str:
-    """Return what a method is called on the page."""
-    return TITLES.get(name, (name, ""))[0]
+def score_table(evaluations: Mapping[str, Evaluation]) -> list[TableRow]:
+    """Return a row for each method, in their order.
 
-
-def meaning(name: str) -> str:
-    """Return what the title stands for, where the method is one of the library's."""
-    return TITLES.get(name, (name, ""))[1]
-
-
-def score_table(evaluations: Mapping[str, Evaluation]) -> list[Score]:
-    """Return a row for each method, in their order."""
-    printed = {name: _printed(e) for name, e in evaluations.items()}
-    best = {key: _best(evaluations, printed, key) for key in LEADS_BY}
-    return [
-        Score(
-            name,
-            p,
-            frozenset(key for key in best if p[key] == best[key]),
-            is_within_chance(evaluations[name]),
+    Args:
+        evaluations: Evaluations by the name of their method.
+    """
+    printed = {name: _printed(evaluation) for name, evaluation in evaluations.items()}
+    best = {column: _best(evaluations, printed, column) for column in BEST}
+    rows = []
+    for name, evaluation in evaluations.items():
+        row = TableRow(
+            name=name,
+            printed=printed[name],
+            best=frozenset(column for column in BEST if printed[name][column] == best[column]),
+            within_chance=is_within_chance(evaluation),
         )
-        for name, p in printed.items()
-    ]
+        rows.append(row)
+    return rows
 
 
 def _printed(e: Evaluation) -> dict[str, str]:
@@ -59,7 +53,7 @@ def _printed(e: Evaluation) -> dict[str, str]:
         "confidence": percent(e.confidence, 2),
         "ece": percent(e.ece, 2),
         "interval": f"{100 * e.ece_low:.2f} to {100 * e.ece_high:.2f}",
-        "chance": percent(e.ece_floor_95, 2),
+        "floor": percent(e.ece_floor_95, 2),
         "smooth_ece": percent(e.smooth_ece, 2),
         "nll": f"{e.nll:.3f}",
         "brier": f"{e.brier:.3f}",
@@ -67,11 +61,17 @@ def _printed(e: Evaluation) -> dict[str, str]:
 
 
 def _best(
-    evaluations: Mapping[str, Evaluation], printed: Mapping[str, Mapping[str, str]], key: str
+    evaluations: Mapping[str, Evaluation], printed: Mapping[str, Mapping[str, str]], column: str
 ) -> str | None:
-    """Return a column's best value as printed; None where all are the same, or ECEs within chance of being so."""
-    if key == "ece" and any(map(is_within_chance, evaluations.values())):
+    """Return the best value of a column as printed, or None where no method is better.
+
+    That is where all values are equal, and for ECEs where one is within the noise floor.
+    """
+    if column == "ece" and any(map(is_within_chance, evaluations.values())):
         return None
-    leader = LEADS_BY[key](evaluations, key=lambda name: float(getattr(evaluations[name], key)))
-    alike = len({p[key] for p in printed.values()}) == 1
-    return None if alike else printed[leader][key]
+    values = {name: float(getattr(e, column)) for name, e in evaluations.items()}
+    best = BEST[column](values, key=values.__getitem__)
+    distinct = {cells[column] for cells in printed.values()}
+    if len(distinct) == 1:
+        return None
+    return printed[best][column]
