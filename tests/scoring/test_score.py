@@ -47,7 +47,7 @@ def test_every_method_scores_as_it_predicts(method: str, tmp_path: Path) -> None
         0,
     )
     assert not (tmp_path / "y.rejected.parquet").exists()
-    assert not (tmp_path / "y.parquet.parts").exists()
+    assert not (tmp_path / "y.parquet.shards").exists()
 
 
 def spellings() -> dict[str, dict[str, Any]]:
