@@ -15,6 +15,7 @@ from torch import Generator, Tensor, nn
 
 import simplexcal
 from simplexcal._validation import NotFittedError
+from simplexcal.backbone import Backbone
 from simplexcal.calibrators import (
     CALIBRATORS,
     Calibrator,
@@ -27,6 +28,7 @@ from simplexcal.io import native
 from simplexcal.io.native import (
     FORMAT,
     _checksum,
+    check_fingerprint,
     load_calibrator,
     load_outputs,
     save_calibrator,
@@ -380,6 +382,21 @@ def test_files_of_the_wrong_kind_name_the_right_function(saved: Path) -> None:
     outputs, labels, _ = simulate()
     save_outputs(outputs, labels, saved)
     fails(saved, "is of kind 'outputs', not 'calibrator'. Read it with simplexcal.io.load_outputs.")
+
+
+def test_a_fingerprint_must_be_that_of_the_network(path: Path) -> None:
+    own = Backbone(nn.Linear(D, K))
+    other = Backbone(nn.Linear(D, K))
+    save_calibrator(fitted("ts"), path, fingerprint=own.fingerprint())
+    header = load_calibrator(path)[1]
+    check_fingerprint(header, own, path)
+    with pytest.raises(
+        ValueError,
+        match=r"^'.*safetensors' was calibrated for another network: .* calibrate this one\.$",
+    ):
+        check_fingerprint(header, other, path)
+    save_calibrator(fitted("ts"), path)
+    check_fingerprint(load_calibrator(path)[1], other, path)
 
 
 def test_an_unfitted_calibrator_is_not_saved(path: Path) -> None:

@@ -30,7 +30,8 @@ from numpy.lib.npyio import NpzFile
 from torch import Generator, nn
 
 import simplexcal
-from simplexcal.io import save_outputs
+from simplexcal.calibrators import Uncalibrated
+from simplexcal.io import save_calibrator, save_outputs
 from simplexcal.io.tables import (
     READERS,
     check_suffix,
@@ -40,6 +41,7 @@ from simplexcal.io.tables import (
     write_predictions,
 )
 from simplexcal.mixup import FeatureMixup
+from simplexcal.scoring import score
 from simplexcal.types import Outputs, Prediction
 
 
@@ -209,6 +211,37 @@ def test_parquet_numbers_of_any_kind_are_numbers(tmp_path: Path) -> None:
         [3, 4],
         [5, 6],
     ]
+
+
+@pytest.mark.parametrize("spelling", ["tensors", "encoded", "null"])
+def test_what_can_be_scored_can_be_read(spelling: str, tmp_path: Path) -> None:
+    logits = content()["logits"]
+    columns: dict[str, Any] = {f"logit_{i}": logits[:, i] for i in range(K)}
+    if spelling == "tensors":
+        columns = {"logits": pa.FixedShapeTensorArray.from_numpy_ndarray(logits)}
+    elif spelling == "encoded":
+        columns["logit_0"] = pa.array(logits[:, 0]).dictionary_encode()
+    else:
+        columns["logit_0"] = pa.nulls(N)
+    data = tmp_path / "x.parquet"
+    pq.write_table(pa.table(columns), data)
+    identity = Uncalibrated().fit(Outputs(torch.from_numpy(logits)), torch.arange(N) % K)
+    save_calibrator(identity, tmp_path / "c.safetensors")
+    summary = score(tmp_path / "c.safetensors", data, tmp_path / "y.parquet")
+    if spelling == "null":
+        assert (summary.rows, summary.n_rejected) == (0, N)
+        with pytest.raises(ValueError, match="`logits` must be finite; found nan in row 0"):
+            read_outputs(data, "logits")
+        return
+    assert (summary.rows, summary.n_rejected) == (N, 0)
+    assert equal(read_outputs(data, "logits").outputs.logits, logits)
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.float64(), K), pa.list_(pa.float64())])
+def test_null_lists_are_no_rows_of_zeros(kind: Any, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"logits": pa.nulls(N, kind)}), tmp_path / "x.parquet")
+    with pytest.raises(ValueError, match=r"at least one row and column; got shape \(6, 0\)"):
+        read_outputs(tmp_path / "x.parquet", "logits")
 
 
 @array_suffix

@@ -17,7 +17,8 @@ from simplexcal.io import save_calibrator
 from simplexcal.network_spec import Network
 from simplexcal.scoring import score
 
-nan, inf = float("nan"), float("inf")
+nan = float("nan")
+inf = float("inf")
 
 
 def with_faults() -> dict[str, Any]:
@@ -326,7 +327,7 @@ def test_the_output_must_not_be_input(tmp_path: Path) -> None:
             score(calibrator, source, output)
     with pytest.raises(ValueError, match=r"`output` must end in .parquet"):
         score(calibrator, data, tmp_path / "y.csv")
-    with pytest.raises(FileNotFoundError, match="`output`: '.*out' is no folder"):
+    with pytest.raises(FileNotFoundError, match=r"`output`: '.*out' is no folder"):
         score(calibrator, data, tmp_path / "out" / "y.parquet")
 
 
