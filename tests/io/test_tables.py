@@ -545,8 +545,8 @@ def test_pyarrow_is_imported_when_it_is_needed() -> None:
     assert done.stdout.split() == ["False"]
 
 
-@pytest.mark.parametrize("module", ["tables", "_columns", "_npz", "_arrow", "_rows"])
-def test_nothing_is_unpickled(module: str) -> None:
+@pytest.mark.parametrize("module", ["native", "tables", "_columns", "_npz", "_arrow", "_rows"])
+def test_nothing_is_pickled_or_unpickled(module: str) -> None:
     tree = ast.parse((Path(simplexcal.__file__).parent / "io" / f"{module}.py").read_text())
     names = {
         alias.name

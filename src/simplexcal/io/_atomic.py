@@ -1,9 +1,11 @@
 """Output files: checked before the work starts, and written whole or not at all."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
+from typing import BinaryIO
 
 
 def check_output_path(path: Path, suffixes: Sequence[str], inputs: Sequence[Path] = ()) -> None:
@@ -40,11 +42,27 @@ def atomic_write(path: Path, content: bytes) -> None:
     Raises:
         OSError: If there is no such folder, or if `path` is a folder.
     """
+    with atomic_open(path, path.parent) as file:
+        file.write(content)
+
+
+@contextmanager
+def atomic_open(path: Path, folder: Path) -> Iterator[BinaryIO]:
+    """Open a file that is written whole or not at all: it is there when the block has ended.
+
+    Args:
+        path: The file.
+        folder: Where the file is while it is written, on the same file system. A killed process
+            leaves it there, as `.*.part`.
+
+    Raises:
+        OSError: If there is no such folder, or if `path` is a folder.
+    """
     _check_place(path)
-    temporary = path.with_name(f".{token_hex(8)}.part")
+    temporary = folder / f".{token_hex(8)}.part"
     try:
         with temporary.open("xb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

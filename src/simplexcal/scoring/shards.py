@@ -4,20 +4,18 @@ Each result is written once, so that a run goes on where an earlier one stopped.
 """
 
 import json
-import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from secrets import token_hex
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from simplexcal.io._atomic import atomic_write
+from simplexcal.io._atomic import atomic_open, atomic_write
 from simplexcal.scoring.dataset import Shard
-from simplexcal.scoring.worker import ShardResult
+from simplexcal.scoring.worker import WRITE_OPTIONS, ShardResult
 
 OWN = re.compile(r"\d{8}(\.rejected)?\.parquet|\.[0-9a-f]{16}\.part|manifest\.json|lock")
 ROW_GROUP_VALUES = 2**20  # in a row group of the output, about
@@ -142,16 +140,13 @@ class ShardFolder:
 
     def _join(self, paths: Sequence[Path], schema: Any, output: Path) -> None:
         """Write the rows of all files to one, whole or not at all."""
-        temporary = self.folder / f".{token_hex(8)}.part"
-        with temporary.open("xb") as file:
-            with pq.ParquetWriter(
-                file, schema, use_dictionary=["predicted", "reason"], write_page_checksum=True
-            ) as writer:
-                for table in _read_gathered(paths, max(1, ROW_GROUP_VALUES // len(schema))):
-                    writer.write_table(table)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(output)
+        group_size = max(1, ROW_GROUP_VALUES // len(schema))
+        with (
+            atomic_open(output, self.folder) as file,
+            pq.ParquetWriter(file, schema, **WRITE_OPTIONS) as writer,
+        ):
+            for table in _read_gathered(paths, group_size):
+                writer.write_table(table)
 
     def _scored(self, shard: Shard | ShardResult) -> Path:
         return self.folder / f"{shard.number:08d}.parquet"

@@ -27,6 +27,7 @@ ROW_NUMBER = "row_number"
 # How far a sum of probabilities may be from 1. ``check_probs`` allows 1e-3; this is less, whatever
 # the rounding, so that no row fails there.
 PROBS_TOLERANCE = 0.99e-3
+WRITE_OPTIONS: Any = {"use_dictionary": ["predicted", "reason"], "write_page_checksum": True}
 OVERFLOW = "the confidence is not finite: logits or features are too large"
 
 
@@ -339,6 +340,6 @@ def _parquet_bytes(tables: list[Any]) -> bytes:
     """Return the content of a Parquet file with the rows of all tables."""
     sink = pa.BufferOutputStream()
     table = pa.concat_tables(tables)
-    pq.write_table(table, sink, use_dictionary=["predicted", "reason"], write_page_checksum=True)
+    pq.write_table(table, sink, **WRITE_OPTIONS)
     content: bytes = sink.getvalue().to_pybytes()
     return content
