@@ -1,13 +1,18 @@
-"""Memory does not grow with the rows: 10 million of logits (K = 10) by TS, 1 million with 84 features by STS, 1 thread.
+"""Memory of `score` does not grow with the number of rows.
 
-usage: python benchmarks/score_rows.py [--ts 10000000] [--sts 1000000] [--ray]
+10 million rows of logits (K = 10) are scored by TS, and 1 million with 84 features by STS, in one
+thread.
 
-Each run is a process of its own, beside one with a tenth of the rows; its peak resident memory includes some 300 MiB of
-libraries. --ray scores the second file once more, on two nodes on loopback, and kills one when a fifth is done.
+usage: PYTHONPATH=tests python benchmarks/score_rows.py [--ts 10000000] [--sts 1000000] [--ray]
+
+Each run is a process of its own, beside one with a tenth of the rows; its peak resident memory
+includes some 300 MiB of libraries. --ray scores the second file once more, on two nodes on
+loopback, and kills one when a fifth is done; only this needs tests/ on the path.
 """
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -24,8 +29,10 @@ import simplexcal as sc
 from simplexcal.io import save_calibrator
 from simplexcal.scoring import score
 
-K, D, GROUP = 10, 84, 100_000
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
+K = 10
+D = 84
+ROWS_PER_GROUP = 100_000
+ROWS_PER_SHARD = 32_768
 
 
 def task() -> tuple[torch.nn.Linear, sc.Outputs, torch.Tensor]:
@@ -50,36 +57,41 @@ def fit(folder: Path) -> None:
 
 
 def write(path: Path, rows: int, with_features: bool) -> Path:
-    rng, weight = np.random.default_rng(0), task()[0].weight.numpy()
+    rng = np.random.default_rng(0)
+    weight = task()[0].weight.numpy()
     writer = None
-    for start in range(0, rows, GROUP):
-        n = min(GROUP, rows - start)
+    for start in range(0, rows, ROWS_PER_GROUP):
+        n = min(ROWS_PER_GROUP, rows - start)
         features = np.maximum(rng.standard_normal((n, D), dtype=np.float32), 0)
         logits = features @ weight.T
-        columns = {"id": np.arange(start, start + n)} | {
-            f"logit_{i}": logits[:, i] for i in range(K)
-        }
+        columns = {"id": np.arange(start, start + n)}
+        columns |= {f"logit_{i}": logits[:, i] for i in range(K)}
         if with_features:
             columns |= {f"feature_{i}": features[:, i] for i in range(D)}
         table = pa.table(columns)
-        writer = writer or pq.ParquetWriter(path, table.schema)
+        if writer is None:
+            writer = pq.ParquetWriter(path, table.schema)
         writer.write_table(table)
-    if writer:
+    if writer is not None:
         writer.close()
     return path
 
 
 def run(calibrator: Path, data: Path, output: Path, address: str | None = None) -> None:
     """Score, and print the measurements for the process that asked."""
-    engine = "local" if address is None else "ray"
+    engine = "local"
+    if address is not None:
+        engine = "ray"
     summary = score(calibrator, data, output, engine=engine, address=address)
     print(json.dumps({"rows": summary.rows, "seconds": summary.seconds, "mib": peak_mib()}))
 
 
 def peak_mib() -> float:
-    """Return this program's peak, as Linux tells it; ru_maxrss would include what ran before it in the process."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 2**10
+    """Return this program's peak; ru_maxrss would include what ran before it in the process."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) / 2**10
+    raise RuntimeError("Linux does not tell the peak of this process.")
 
 
 def start(*arguments: object, environment: dict[str, str] | None = None) -> "subprocess.Popen[str]":
@@ -97,6 +109,15 @@ def report(name: str, process: "subprocess.Popen[str]") -> None:
     )
 
 
+def measure(folder: Path, method: str, rows: int) -> Path:
+    """Score a tenth of the rows, and all; return the file of all."""
+    for n in (rows // 10, rows):
+        data = write(folder / f"{method}.in.parquet", n, with_features=method == "sts")
+        calibrator = folder / f"{method}.safetensors"
+        report(method, start(calibrator, data, folder / f"{method}.parquet"))
+    return data
+
+
 def on_ray(folder: Path, data: Path) -> None:
     from helpers.ray_cluster import two_nodes
 
@@ -104,12 +125,13 @@ def on_ray(folder: Path, data: Path) -> None:
     with two_nodes() as cluster:
         arguments = (folder / "sts.safetensors", data, output, cluster.address)
         process = start(*arguments, environment=cluster.environment)
-        parts, total = folder / "ray.parquet.parts", -(-pq.read_metadata(data).num_rows // 32_768)
-        while process.poll() is None and len(list(parts.glob("*.parquet"))) < total / 5:
+        shards = folder / "ray.parquet.shards"
+        total = math.ceil(pq.read_metadata(data).num_rows / ROWS_PER_SHARD)
+        while process.poll() is None and len(list(shards.glob("*.parquet"))) < total / 5:
             time.sleep(0.02)
         cluster.kill_second()
-        left = total - len(list(parts.glob("*.parquet")))
-        report(f"sts, two Ray nodes, one killed with {left} of {total} slices to go", process)
+        left = total - len(list(shards.glob("*.parquet")))
+        report(f"sts, two Ray nodes, one killed with {left} of {total} shards to go", process)
     same = output.read_bytes() == (folder / "sts.parquet").read_bytes()
     print(f"the same file as the local run's, byte for byte: {same}")
 
@@ -128,13 +150,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         fit(folder)
-        for method, rows in (("ts", options.ts), ("sts", options.sts)):
-            for n in (rows // 10, rows):
-                data = write(folder / f"{method}.in.parquet", n, with_features=method == "sts")
-                report(
-                    method,
-                    start(folder / f"{method}.safetensors", data, folder / f"{method}.parquet"),
-                )
+        measure(folder, "ts", options.ts)
+        data = measure(folder, "sts", options.sts)
         if options.ray:
             on_ray(folder, data)
 

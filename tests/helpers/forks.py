@@ -1,7 +1,9 @@
 """Runs of `score`, each in a process of its own that can be killed, without the wait for imports.
 
-usage: python forks.py; a line of JSON, [seconds until it is killed or null, calibrator, input, output], starts a run,
-and its exit status, negative for a signal, is printed when it is over.
+usage: python forks.py
+
+A line of JSON, [seconds until it is killed or null, calibrator, input, output], starts a run. Its
+exit status, negative for a signal, is printed when it is over.
 """
 
 import json

@@ -1,4 +1,7 @@
-"""A Ray cluster of two nodes for a test: on loopback, behind a token, and gone afterwards; what it runs and opens."""
+"""A Ray cluster of two nodes for a test: on loopback, behind a token, and gone afterwards.
+
+Also what it runs, and where it listens.
+"""
 
 import os
 import secrets
@@ -37,9 +40,8 @@ class Cluster(NamedTuple):
 def two_nodes() -> Iterator[Cluster]:
     """Start the nodes with a new token in a file, and stop them."""
     script = Path(__file__).with_name("two_nodes.py")
-    with tempfile.TemporaryDirectory(
-        prefix="ray", dir="/tmp"
-    ) as folder:  # a socket's path must be short
+    # The path of a socket must be short.
+    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder:
         environment = _environment(Path(folder))
         with subprocess.Popen(
             [sys.executable, script],
@@ -61,7 +63,8 @@ def _environment(folder: Path) -> dict[str, str]:
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token),
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # or Ray would replace 127.0.0.1 by an address that others reach
+        # Otherwise Ray replaces 127.0.0.1 by an address that others reach.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "RAY_TMPDIR": str(folder),
         "OMP_NUM_THREADS": "1",
         **{f"RAY_health_check_{name}": str(value) for name, value in DETECTION.items()},

@@ -1,7 +1,11 @@
-"""Two Ray nodes on 127.0.0.1, up while standard input is open; a line kills all processes of the second at once.
+"""Two Ray nodes on 127.0.0.1, up while standard input is open.
 
-usage: python two_nodes.py, with the token and the rest of Ray's settings in the environment. Prints the address, and
-the process number of the second node's raylet, whose children are the workers there.
+A line kills all processes of the second node at once.
+
+usage: python two_nodes.py
+
+The token and the rest of Ray's settings are in the environment. Prints the address, and the process
+number of the second node's raylet, whose children are the workers there.
 """
 
 import sys

@@ -272,7 +272,10 @@ PARQUET: dict[str, tuple[bytes, str]] = {
         parquet(logit_0=[1.0], **{"logit_" + "9" * 5000: [1.0]}),
         "once each; logit_1 is missing",
     ),
-    "lists and columns": (parquet(**L, logits=[[1.0], [2.0]]), "once each; logit_2 is missing"),
+    "lists and columns": (
+        parquet(**L, logits=[[1.0], [2.0]]),
+        "must hold `logits` once; found 'logit_0', 'logit_1', 'logits'. Keep the one that is meant",
+    ),
     "labels twice": (
         parquet(**L, label=[0, 1], labels=[0, 1]),
         "must hold `labels` once; found 'label', 'labels'",
@@ -373,7 +376,8 @@ CSV: dict[str, tuple[bytes, str]] = {
     "tabs": (b"logit_0\tlogit_1\n1\t2\n", r"found 'logit_0\tlogit_1'."),
     "no names": (
         b"1.5,2.5,0\n3.5,4.5,1\n",
-        "logit_0, logit_1, …, named in its first line and separated by commas; found '1.5', '2.5', '0'.",
+        "logit_0, logit_1, …, named in its first line and separated by commas; "
+        "found '1.5', '2.5', '0'.",
     ),
     "line break in name": (b'"a\nb",c\n1,2\n', r"found 'a\nb', 'c'."),
     "ragged lines": (
@@ -402,7 +406,8 @@ CSV: dict[str, tuple[bytes, str]] = {
     ),
     "list in text": (
         b'logits\n"[1, 2]"\n',
-        "must hold lists of numbers; it holds text, '[1, 2]' at position 0. Or write columns logit_0, logit_1, ….",
+        "must hold lists of numbers; it holds text, '[1, 2]' at position 0. "
+        "Or write columns logit_0, logit_1, ….",
     ),
     "hole": (
         b"logit_0,logit_1\n1,2\n,4\n",

@@ -30,7 +30,8 @@ from numpy.lib.npyio import NpzFile
 from torch import Generator, nn
 
 import simplexcal
-from simplexcal.io import save_outputs
+from simplexcal.calibrators import Uncalibrated
+from simplexcal.io import save_calibrator, save_outputs
 from simplexcal.io.tables import (
     READERS,
     check_suffix,
@@ -40,6 +41,7 @@ from simplexcal.io.tables import (
     write_predictions,
 )
 from simplexcal.mixup import FeatureMixup
+from simplexcal.scoring import score
 from simplexcal.types import Outputs, Prediction
 
 
@@ -81,7 +83,7 @@ def test_the_other_array_is_never_taken_instead(
     path = write(tmp_path / f"x{suffix}", select(there))
     with pytest.raises(
         ValueError,
-        match=rf"^'.*' holds `{there}` and no `{asked}`. Pass --input {there} if they are",
+        match=rf"^'.*' holds `{there}` and no `{asked}`. Pass `input` as \"{there}\" if they are",
     ):
         read_outputs(path, asked)
 
@@ -90,7 +92,8 @@ def test_the_other_array_is_never_taken_instead(
 def test_logits_are_no_probs(suffix: str, tmp_path: Path) -> None:
     path = write(tmp_path / f"x{suffix}", {"probs": content()["logits"]})
     with pytest.raises(
-        ValueError, match=r"^'.*x\..*': `probs` must be between 0 and 1; found .* --input logits\.$"
+        ValueError,
+        match=r"^'.*x\..*': `probs` must be between 0 and 1; found .* `input` as \"logits\"\.$",
     ):
         read_outputs(path, "probs")
 
@@ -150,7 +153,7 @@ def test_a_csv_line_may_be_longer_than_a_megabyte(tmp_path: Path) -> None:
 def test_a_line_break_in_quotes_may_come_between_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("simplexcal.io._arrow.BLOCK", 64)
+    monkeypatch.setattr("simplexcal.io._rows.BLOCK", 64)
     lines = [f'"a\n{"b" * (i % 7)}",{i},1\n' for i in range(100)]
     (tmp_path / "x.csv").write_text("".join(["note,logit_0,logit_1\n", *lines]))
     assert read_outputs(tmp_path / "x.csv", "logits").outputs.logits[:, 0].tolist() == list(
@@ -208,6 +211,37 @@ def test_parquet_numbers_of_any_kind_are_numbers(tmp_path: Path) -> None:
         [3, 4],
         [5, 6],
     ]
+
+
+@pytest.mark.parametrize("spelling", ["tensors", "encoded", "null"])
+def test_what_can_be_scored_can_be_read(spelling: str, tmp_path: Path) -> None:
+    logits = content()["logits"]
+    columns: dict[str, Any] = {f"logit_{i}": logits[:, i] for i in range(K)}
+    if spelling == "tensors":
+        columns = {"logits": pa.FixedShapeTensorArray.from_numpy_ndarray(logits)}
+    elif spelling == "encoded":
+        columns["logit_0"] = pa.array(logits[:, 0]).dictionary_encode()
+    else:
+        columns["logit_0"] = pa.nulls(N)
+    data = tmp_path / "x.parquet"
+    pq.write_table(pa.table(columns), data)
+    identity = Uncalibrated().fit(Outputs(torch.from_numpy(logits)), torch.arange(N) % K)
+    save_calibrator(identity, tmp_path / "c.safetensors")
+    summary = score(tmp_path / "c.safetensors", data, tmp_path / "y.parquet")
+    if spelling == "null":
+        assert (summary.rows, summary.n_rejected) == (0, N)
+        with pytest.raises(ValueError, match="`logits` must be finite; found nan in row 0"):
+            read_outputs(data, "logits")
+        return
+    assert (summary.rows, summary.n_rejected) == (N, 0)
+    assert equal(read_outputs(data, "logits").outputs.logits, logits)
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.float64(), K), pa.list_(pa.float64())])
+def test_null_lists_are_no_rows_of_zeros(kind: Any, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"logits": pa.nulls(N, kind)}), tmp_path / "x.parquet")
+    with pytest.raises(ValueError, match=r"at least one row and column; got shape \(6, 0\)"):
+        read_outputs(tmp_path / "x.parquet", "logits")
 
 
 @array_suffix
@@ -301,7 +335,9 @@ def test_outputs_that_the_library_saved_are_read(features: bool, tmp_path: Path)
     assert torch.equal(table.outputs.logits, logits)
     assert (table.outputs.features is not None) == features
     assert equal(table.labels, labels.numpy())
-    with pytest.raises(ValueError, match=r"holds `logits` and no `probs`. Pass --input logits"):
+    with pytest.raises(
+        ValueError, match=r'holds `logits` and no `probs`. Pass `input` as "logits"'
+    ):
         read_outputs(tmp_path / "x.safetensors", "probs")
 
 
@@ -348,7 +384,7 @@ def test_inputs_come_with_what_a_report_shows(tmp_path: Path) -> None:
 def test_inputs_that_are_not_there_are_missed(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError,
-        match=r"holds `logits` and no `inputs`. Saved outputs need no model: pass --input",
+        match=r"holds `logits` and no `inputs`. Saved outputs need no network: leave it out",
     ):
         read_inputs(write(tmp_path / "x.npz", select("logits")))
     with pytest.raises(ValueError, match=r"must hold an array `inputs`; found 'labels'\.$"):
@@ -478,7 +514,7 @@ def test_predictions_that_cannot_be_written_are_not(tmp_path: Path) -> None:
         write_predictions(tmp_path / "x.txt", predict())
     with pytest.raises(
         FileNotFoundError,
-        match=r"nowhere' is not a folder, so nothing can be written there. Make it",
+        match=r"nowhere' is no folder, so nothing can be written there. Make it",
     ):
         write_predictions(tmp_path / "nowhere" / "x.csv", predict())
     (tmp_path / "folder.csv").mkdir()
@@ -509,8 +545,8 @@ def test_pyarrow_is_imported_when_it_is_needed() -> None:
     assert done.stdout.split() == ["False"]
 
 
-@pytest.mark.parametrize("module", ["tables", "_columns", "_npz", "_arrow"])
-def test_nothing_is_unpickled(module: str) -> None:
+@pytest.mark.parametrize("module", ["native", "tables", "_columns", "_npz", "_arrow", "_rows"])
+def test_nothing_is_pickled_or_unpickled(module: str) -> None:
     tree = ast.parse((Path(simplexcal.__file__).parent / "io" / f"{module}.py").read_text())
     names = {
         alias.name

@@ -12,12 +12,14 @@ from helpers.methods import METHODS
 from helpers.parquet_rows import K, columns, fitted, outputs, read, save, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors import safe_open
 from torch import nn
 
 from simplexcal.backbone import Backbone
-from simplexcal.io import save_calibrator
+from simplexcal.io import native, save_calibrator
 from simplexcal.network_spec import Network
 from simplexcal.scoring import score
+from simplexcal.scoring.worker import Job, load_worker
 from simplexcal.types import Outputs, Prediction
 
 UNCERTAINTIES = ("aleatoric", "epistemic", "mutual_information")
@@ -47,7 +49,45 @@ def test_every_method_scores_as_it_predicts(method: str, tmp_path: Path) -> None
         0,
     )
     assert not (tmp_path / "y.rejected.parquet").exists()
-    assert not (tmp_path / "y.parquet.parts").exists()
+    assert not (tmp_path / "y.parquet.shards").exists()
+
+
+@pytest.mark.parametrize("features", [True, False])
+def test_a_local_run_opens_and_hashes_the_calibrator_once(
+    features: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = "ts"
+    if features:
+        method = "adats"
+    data, calibrator = write(tmp_path / "x.parquet", columns(50)), save(tmp_path, method)
+    opened, hashed = [], []
+    plain_hash = native._checksum
+
+    def count_open(path: Path, *arguments: str) -> Any:
+        opened.append(path)
+        return safe_open(path, *arguments)
+
+    def count_hash(*arguments: Any) -> str:
+        hashed.append(arguments)
+        return plain_hash(*arguments)
+
+    monkeypatch.setattr(native, "safe_open", count_open)
+    monkeypatch.setattr(native, "_checksum", count_hash)
+    score(calibrator, data, tmp_path / "y.parquet", batch_size=4)
+    assert opened == [calibrator]
+    assert len(hashed) == 1
+
+
+def test_a_worker_elsewhere_loads_the_calibrator_of_the_job_only(tmp_path: Path) -> None:
+    calibrator = save(tmp_path, "ts")
+    header = native.load_calibrator(calibrator)[1]
+    job = Job(calibrator, header["checksum"], None, (), None, 4, with_probs=False)
+    load_worker.cache_clear()
+    assert load_worker(job).calibrator.n_classes == K
+    save_calibrator(fitted("ets"), calibrator)
+    load_worker.cache_clear()
+    with pytest.raises(ValueError, match="is not the file that this run began with"):
+        load_worker(job)
 
 
 def spellings() -> dict[str, dict[str, Any]]:

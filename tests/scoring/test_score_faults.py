@@ -17,7 +17,8 @@ from simplexcal.io import save_calibrator
 from simplexcal.network_spec import Network
 from simplexcal.scoring import score
 
-nan, inf = float("nan"), float("inf")
+nan = float("nan")
+inf = float("inf")
 
 
 def with_faults() -> dict[str, Any]:
@@ -197,8 +198,8 @@ WHOLE: dict[str, tuple[dict[str, Any], dict[str, Any], type[Exception], str]] = 
         ValueError,
         "must hold `logits` once",
     ),
-    "inputs alone": ({"inputs": lists(3)}, {}, ValueError, "Give --model"),
-    "no key": (columns(5), {"key": "name"}, ValueError, "the column 'name', which --key names"),
+    "inputs alone": ({"inputs": lists(3)}, {}, ValueError, "Pass `network`"),
+    "no key": (columns(5), {"key": "name"}, ValueError, "the column 'name', which `key` names"),
     "a key of floats": (
         columns(5),
         {"key": "logit_0"},
@@ -215,15 +216,15 @@ WHOLE: dict[str, tuple[dict[str, Any], dict[str, Any], type[Exception], str]] = 
         columns(5),
         {"batch_size": 0},
         ValueError,
-        "--batch-size must be at least 1; got 0",
+        "`batch_size` must be at least 1; got 0",
     ),
     "no engine": (columns(5), {"engine": "spark"}, ValueError, '`engine` must be "local" or "ray"'),
-    "an address": (columns(5), {"address": "1.2.3.4:5"}, ValueError, "give --engine ray too"),
+    "an address": (columns(5), {"address": "1.2.3.4:5"}, ValueError, 'Pass `engine` as "ray" too'),
     "kind and model": (
         columns(5),
         {"kind": "logits", "network": Network("a:b")},
         ValueError,
-        "Give one of the two",
+        "Pass one of the two",
     ),
 }
 
@@ -281,7 +282,7 @@ def test_a_broken_file_is_one_sentence(case: str, tmp_path: Path) -> None:
     with pytest.raises(kind, match=text) as caught:
         score(calibrator, data, tmp_path / "y.parquet")
     assert "\n" not in str(caught.value)
-    assert not (tmp_path / "y.parquet.parts").exists()
+    assert not (tmp_path / "y.parquet.shards").exists()
 
 
 def test_a_calibrator_of_another_network_is_refused(tmp_path: Path) -> None:
@@ -324,9 +325,9 @@ def test_the_output_must_not_be_input(tmp_path: Path) -> None:
     for source, output in ((data, data), (tmp_path / "in", tmp_path / "in" / "y.parquet")):
         with pytest.raises(ValueError, match="would be read as input the next time"):
             score(calibrator, source, output)
-    with pytest.raises(ValueError, match=r"--output must end in .parquet"):
+    with pytest.raises(ValueError, match=r"`output` must end in .parquet"):
         score(calibrator, data, tmp_path / "y.csv")
-    with pytest.raises(FileNotFoundError, match="which is no folder"):
+    with pytest.raises(FileNotFoundError, match=r"`output`: '.*out' is no folder"):
         score(calibrator, data, tmp_path / "out" / "y.parquet")
 
 
@@ -334,13 +335,13 @@ def test_neither_the_input_nor_a_folder_is_overwritten(tmp_path: Path) -> None:
     data, calibrator = write(tmp_path / "y.rejected.parquet", columns(5)), save(tmp_path, "ts")
     with pytest.raises(
         ValueError,
-        match=r"'.*y.rejected.parquet', where rejected rows go, is the input. Give --output",
+        match=r"'.*y.rejected.parquet', where rejected rows go, is the input. Give `output`",
     ):
         score(calibrator, data, tmp_path / "y.parquet")
     assert data.exists()
     (tmp_path / "z.parquet").mkdir()
     with pytest.raises(
-        IsADirectoryError, match=r"--output '.*z.parquet' is a folder. Give the name of a file."
+        IsADirectoryError, match=r"`output`: '.*z.parquet' is a folder. Give the name of a file."
     ):
         score(calibrator, data, tmp_path / "z.parquet")
 
@@ -354,10 +355,10 @@ def test_damage_in_mid_file_names_the_file_and_keeps_what_was_done(tmp_path: Pat
     data.write_bytes(content)
     with pytest.raises(ValueError, match=r"x.parquet' cannot be read as .parquet"):
         score(save(tmp_path, "ts"), data, tmp_path / "y.parquet", batch_size=25)
-    assert len(list((tmp_path / "y.parquet.parts").glob("0*.parquet"))) >= 20
+    assert len(list((tmp_path / "y.parquet.shards").glob("0*.parquet"))) >= 20
     assert not (tmp_path / "y.parquet").exists()
     with pytest.raises(
-        ValueError, match=r"an unfinished run with other input files. Give --restart"
+        ValueError, match=r"an unfinished run with other input files. Pass `restart=True`"
     ):
         score(save(tmp_path, "ts"), whole, tmp_path / "y.parquet", batch_size=25)
 

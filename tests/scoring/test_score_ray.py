@@ -40,14 +40,14 @@ def started(
             run.kill()
 
 
-def kill_in_mid_run(cluster: Cluster, run: "subprocess.Popen[str]", parts: Path) -> set[int]:
-    """Kill the second node while it is at work and some parts are done; return all processes there were."""
+def kill_in_mid_run(cluster: Cluster, run: "subprocess.Popen[str]", shards: Path) -> set[int]:
+    """Kill the second node while it works and some shards are done; return all processes."""
     while run.poll() is None:
         there = processes()
         at_work = any(
             parent == cluster.second and "ray::Map" in name for name, parent in there.values()
         )
-        if at_work and len(list(parts.glob("*.parquet"))) >= 5:
+        if at_work and len(list(shards.glob("*.parquet"))) >= 5:
             ours = below({cluster.process.pid, run.pid})
             assert listeners(ours)
             assert listeners(ours) <= set(LOOPBACK)
@@ -73,12 +73,12 @@ def test_with_a_node_killed_every_row_is_scored_once_and_as_locally(tmp_path: Pa
         started(cluster, calibrator, data, tmp_path / "ray.parquet") as run,
         started(
             cluster, calibrator, data, tmp_path / "no.parquet", RAY_AUTH_TOKEN="0" * 64
-        ) as stranger,
+        ) as intruder,
     ):
-        ours = kill_in_mid_run(cluster, run, tmp_path / "ray.parquet.parts")
+        ours = kill_in_mid_run(cluster, run, tmp_path / "ray.parquet.shards")
         stdout, stderr = run.communicate(timeout=120)
         assert (run.returncode, stdout) == (0, ""), stderr
-        said = stranger.communicate(timeout=120)[1]
+        said = intruder.communicate(timeout=120)[1]
         assert (
             said.strip()
             .splitlines()[-1]

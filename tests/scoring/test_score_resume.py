@@ -14,8 +14,8 @@ import pytest
 from helpers.parquet_rows import columns, save, write
 
 from simplexcal.scoring import Summary, score
-from simplexcal.scoring.dataset import Slice
-from simplexcal.scoring.worker import Job, Part, Scorer
+from simplexcal.scoring.dataset import Shard
+from simplexcal.scoring.worker import ShardResult, Worker
 
 N_KILLS = 10
 
@@ -62,7 +62,7 @@ def test_a_run_killed_anywhere_goes_on_to_the_same_files(
             ends(runs, [calibrator, data, tmp_path / "y.parquet"], rng.uniform(0, duration / 3))
             == -signal.SIGKILL
         )
-        seen.append(len(list((tmp_path / "y.parquet.parts").glob("*[0-9].parquet"))))
+        seen.append(len(list((tmp_path / "y.parquet.shards").glob("*[0-9].parquet"))))
     assert killed >= 3
     assert max(seen) > 0  # some work was done before a kill
     assert ends(runs, [calibrator, data, tmp_path / "y.parquet"], after=None) == 0
@@ -77,29 +77,29 @@ def test_a_run_killed_anywhere_goes_on_to_the_same_files(
     assert {path.name for path in tmp_path.iterdir()} == names
 
 
-class Stopped(Exception):
+class StoppedError(Exception):
     pass
 
 
 def stop_after(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the ``n``-th call of the scorer and all later ones fail."""
+    """Let the calls of the worker after the first ``n`` fail."""
     calls = iter(range(n))
-    plain = Scorer.__call__
+    plain = Worker.__call__
 
-    def call(self: Scorer, *arguments: object) -> Part:
+    def call(self: Worker, *arguments: object) -> ShardResult:
         if next(calls, None) is None:
-            raise Stopped
+            raise StoppedError
         return plain(self, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Scorer, "__call__", call)
+    monkeypatch.setattr(Worker, "__call__", call)
 
 
 def stopped(folder: Path, monkeypatch: pytest.MonkeyPatch, n: int = 3) -> tuple[Path, Path]:
-    """Leave a run of 10 slices of 16 rows after ``n`` of them; return its calibrator and its data."""
+    """Leave a run of 10 shards of 16 rows after ``n`` of them; return calibrator and data."""
     calibrator, data = save(folder, "ts"), rows_with_faults(folder / "x.parquet", 160)
     with monkeypatch.context() as patch:
         stop_after(n, patch)
-        with pytest.raises(Stopped):
+        with pytest.raises(StoppedError):
             score(calibrator, data, folder / "y.parquet", batch_size=4)
     return calibrator, data
 
@@ -116,7 +116,7 @@ def test_what_is_done_is_not_done_again(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("other", ["calibrator", "input files", "settings"])
-def test_the_parts_of_another_run_are_refused_or_deleted(
+def test_the_shards_of_another_run_are_refused_or_deleted(
     other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calibrator, data = stopped(tmp_path, monkeypatch)
@@ -124,7 +124,7 @@ def test_the_parts_of_another_run_are_refused_or_deleted(
     data = rows_with_faults(tmp_path / "x.parquet", 161) if other == "input files" else data
     size = 5 if other == "settings" else 4
     with pytest.raises(
-        ValueError, match=f"an unfinished run with other {other}.*Give --restart to delete them"
+        ValueError, match=f"unfinished run with other {other}.*Pass `restart=True` to delete them"
     ):
         score(calibrator, data, tmp_path / "y.parquet", batch_size=size)
     assert (
@@ -143,33 +143,33 @@ def test_a_run_killed_while_it_tidies_up_goes_on(
     plain, left = Path.unlink, iter(range(6))
 
     def unlink(path: Path, missing_ok: bool = False) -> None:
-        if ".parts" in str(path) and path.suffix == ".parquet" and next(left, None) is None:
-            raise Stopped
+        if ".shards" in str(path) and path.suffix == ".parquet" and next(left, None) is None:
+            raise StoppedError
         plain(path, missing_ok)
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "unlink", unlink)
-        with pytest.raises(Stopped):
+        with pytest.raises(StoppedError):
             score(calibrator, data, tmp_path / "y.parquet", batch_size=4)
     assert score(calibrator, data, tmp_path / "y.parquet", batch_size=4).n_resumed == 64
     for suffix in (".parquet", ".rejected.parquet"):
         assert (tmp_path / f"y{suffix}").read_bytes() == (tmp_path / f"whole{suffix}").read_bytes()
 
 
-def test_parts_without_a_manifest_are_not_trusted(
+def test_shards_without_a_manifest_are_not_trusted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calibrator, data = stopped(tmp_path, monkeypatch)
-    (tmp_path / "y.parquet.parts" / "manifest.json").unlink()
+    (tmp_path / "y.parquet.shards" / "manifest.json").unlink()
     assert score(calibrator, data, tmp_path / "y.parquet", batch_size=4).n_resumed == 0
 
 
-def test_a_part_that_lost_rows_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shard_that_lost_rows_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calibrator, data = stopped(tmp_path, monkeypatch)
-    part = tmp_path / "y.parquet.parts" / "00000001.parquet"
-    pq.write_table(pq.read_table(part).slice(1), part)
+    shard = tmp_path / "y.parquet.shards" / "00000001.parquet"
+    pq.write_table(pq.read_table(shard).slice(1), shard)
     with pytest.raises(
-        ValueError, match=r"00000001.parquet' is damaged: rows are missing. Give --restart"
+        ValueError, match=r"00000001.parquet' is damaged: rows are missing. Pass `restart=True`"
     ):
         score(calibrator, data, tmp_path / "y.parquet", batch_size=4)
     assert not (tmp_path / "y.parquet").exists()
@@ -177,32 +177,34 @@ def test_a_part_that_lost_rows_is_found(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_two_runs_do_not_write_one_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calibrator, data = stopped(tmp_path, monkeypatch)
-    with (tmp_path / "y.parquet.parts" / "lock").open("w") as lock:
+    with (tmp_path / "y.parquet.shards" / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(ValueError, match="Another run is writing"):
             score(calibrator, data, tmp_path / "y.parquet", batch_size=4)
 
 
-def test_foreign_files_among_the_parts_are_left_alone(
+def test_foreign_files_among_the_shards_are_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calibrator, data = stopped(tmp_path, monkeypatch)
-    (tmp_path / "y.parquet.parts" / "notes.txt").write_text("mine")
+    (tmp_path / "y.parquet.shards" / "notes.txt").write_text("mine")
     score(calibrator, data, tmp_path / "y.parquet", batch_size=4, restart=True)
-    assert [path.name for path in (tmp_path / "y.parquet.parts").iterdir()] == ["notes.txt"]
+    assert [path.name for path in (tmp_path / "y.parquet.shards").iterdir()] == ["notes.txt"]
 
 
-def test_either_engine_goes_on_with_the_others_parts(
+def test_either_engine_goes_on_with_the_others_shards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calibrator, data = stopped(tmp_path, monkeypatch)
-    plain, asked = runner._scored_here, []
+    plain, asked = runner._score_locally, []
 
-    def other(engine: str, job: Job, slices: Sequence[Slice], _: str | None) -> Generator[Part]:
+    def other(
+        engine: str, worker: Worker, shards: Sequence[Shard], _: str | None
+    ) -> Generator[ShardResult]:
         asked.append(engine)
-        found: Generator[Part] = plain(job, slices)
+        found: Generator[ShardResult] = plain(worker, shards)
         return found
 
-    monkeypatch.setattr(runner, "_engine", other)
+    monkeypatch.setattr(runner, "_score_shards", other)
     summary = score(calibrator, data, tmp_path / "y.parquet", batch_size=4, engine="ray")
     assert (asked, summary.n_resumed) == (["ray"], 48)

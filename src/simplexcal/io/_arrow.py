@@ -1,203 +1,328 @@
-"""The formats that hold named columns as rows: .parquet and .csv, by pyarrow.
+"""Arrays in Arrow tables: which columns hold an array, and its values.
 
-The names of the array formats become names of rows: `labels` is a column `label`, and `logits` (N, K) are columns
-`logit_0`, `logit_1`, …, or in Parquet one column `logits` of lists; so are `probs` and `features`.
+An array (N,) is one column of numbers. An array (N, K) is numbered columns, `logit_0`, `logit_1`,
+…, or one column of lists; an array of more dimensions is one column of nested lists.
 """
 
-import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
 
-from simplexcal.io._columns import Array, Columns, check_once, parsing, shown
+from simplexcal.io._columns import STEMS, UNCERTAINTIES, Array, check_unique, quote
 
-STEMS = {"logits": "logit", "probs": "prob", "features": "feature"}  # of numbered columns
-SCALARS = (
-    "labels",
-    "predicted",
-    "confidence",
-    "aleatoric",
-    "epistemic",
-    "mutual_information",
-)  # a number in each row
-BLOCK = 2**24  # bytes of CSV that are parsed at a time; a line has to fit
+SCALARS = ("labels", "predicted", "confidence", *UNCERTAINTIES)  # the arrays (N,) of numbers
+LIST_TYPES = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", re.IGNORECASE)
-
-Spelt = list[tuple[str, Any]]  # the columns that make up an array, by their names in the file
-
-
-def read_parquet(path: Path, wanted: Sequence[str]) -> Columns:
-    """Read columns, each only if it is wanted."""
-    pa = _pyarrow()
-    remedy = "It was cut short, damaged, or is of another kind: write it again."
-    with (
-        parsing(path, remedy),
-        pa.parquet.ParquetFile(path, page_checksum_verification=True) as file,
-    ):
-        names = list(file.schema_arrow.names)
-        table = file.read(list(dict.fromkeys(name for name in names if _meaning(name) in wanted)))
-        table.validate(full=True)
-        announced = file.metadata.num_rows
-    if table.num_columns and table.num_rows != announced:
-        raise ValueError(
-            f"'{path}' holds {table.num_rows} rows where it announces {announced}. {remedy}"
-        )
-    return _columns(path, names, list(zip(table.column_names, table.columns, strict=True)), wanted)
+FLOAT32_HOLDS = ("int8", "int16", "uint8", "uint16", "halffloat", "float")
 
 
-def read_csv(path: Path, wanted: Sequence[str]) -> Columns:
-    """Read columns; `id` stays as it is written, so that 007 is not 7."""
-    pa = _pyarrow()
-    with parsing(
-        path, "Write a first line of column names and a line for each row, with commas, in UTF-8."
-    ):
-        table = pa.csv.read_csv(
-            path,
-            pa.csv.ReadOptions(block_size=BLOCK),
-            pa.csv.ParseOptions(newlines_in_values=True),
-            pa.csv.ConvertOptions(column_types={"id": pa.string()}),
-        )
-        names = [name.strip() for name in table.column_names]
-    return _columns(path, names, list(zip(names, table.columns, strict=True)), wanted)
+class StoredArray(NamedTuple):
+    """Where a table holds an array (N, *shape).
+
+    Args:
+        name: The name of the array.
+        columns: The columns that hold it: one, or one for each number of a row.
+        shape: The shape of a row. None stands for a length that is not known from the types.
+        type: The Arrow type in which its numbers are decoded.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    shape: tuple[int | None, ...]
+    type: Any
+
+    @property
+    def in_lists(self) -> bool:
+        """Whether the array is one column of lists."""
+        return self.shape != () and self.columns == (self.name,)
+
+    def as_floats(self) -> "StoredArray":
+        """Return the same array, decoded as float32, or float64 where float32 cannot hold it."""
+        if str(self.type) in FLOAT32_HOLDS:
+            return self._replace(type=pa.float32())
+        return self._replace(type=pa.float64())
 
 
-def parquet_bytes(columns: Mapping[str, Array]) -> bytes:
-    """Return the content of a .parquet file."""
-    pa, buffer = _pyarrow(), io.BytesIO()
-    pa.parquet.write_table(pa.table(_spread(columns)), buffer, write_page_checksum=True)
-    return buffer.getvalue()
+class Decoded(NamedTuple):
+    """The values of an array.
+
+    Args:
+        values: The numbers, (N, *shape); 0 where there is none.
+        null: Whether a number is null, (N, *shape).
+        fits: Whether a row has the shape, (N,).
+    """
+
+    values: Array
+    null: Array
+    fits: Array
 
 
-def csv_bytes(columns: Mapping[str, Array]) -> bytes:
-    """Return the content of a .csv file, with as many digits as give the same numbers again."""
-    pa, buffer = _pyarrow(), io.BytesIO()
-    pa.csv.write_csv(pa.table(_spread(columns)), buffer)
-    return buffer.getvalue()
+def array_name(column: str) -> str:
+    """Return the name of the array that a column is, or is a part of.
 
-
-def _pyarrow() -> Any:
-    try:
-        import pyarrow as pa
-        import pyarrow.compute
-        import pyarrow.csv
-        import pyarrow.parquet
-    except ImportError as error:
-        raise ImportError(
-            '.parquet and .csv files need pyarrow, which is not installed. Run pip install "simplexcal[cli]".'
-        ) from error
-    return pa
-
-
-def _meaning(name: str) -> str:
-    """Return which array a column is, or is a part of."""
-    if name == "label":
+    Args:
+        column: The name of the column.
+    """
+    if column == "label":
         return "labels"
-    stem, _, number = name.rpartition("_")
-    whole = next((whole for whole, own in STEMS.items() if own == stem), name)
-    return whole if number.isdecimal() else name
+    stem, _, number = column.rpartition("_")
+    if number.isdecimal():
+        for name, own in STEMS.items():
+            if own == stem:
+                return name
+    return column
 
 
-def _spread(columns: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the columns of rows that hold these arrays."""
-    rows: dict[str, Array] = {}
-    for name, x in columns.items():
-        own = STEMS.get(name, "label" if name == "labels" else name)
-        rows |= {own: x} if x.ndim == 1 else {f"{own}_{i}": x[:, i] for i in range(x.shape[1])}
-    return rows
+def find_array(
+    path: Path, schema: Any, name: str, *, nested: bool = False, table: Any = None
+) -> StoredArray | None:
+    """Return where a table holds an array, or None.
+
+    Args:
+        path: The file, for errors.
+        schema: The schema of the table.
+        name: The name of the array.
+        nested: Whether its rows may be lists of lists.
+        table: The table, where it was read: an error then quotes a value.
+
+    Raises:
+        TypeError: If a column does not hold numbers.
+        ValueError: If the array is there more than once, or a numbered column is missing.
+    """
+    columns = [column for column in schema.names if array_name(column) == name]
+    if not columns:
+        return None
+    if name in STEMS and name not in columns:
+        columns = _sort_numbered(path, name, columns)
+        types = [_scalar_type(path, column, schema, table) for column in columns]
+        return StoredArray(name, tuple(columns), (len(columns),), _common_type(types))
+    check_unique(path, name, columns)
+    column = columns[0]
+    if name in SCALARS:
+        return StoredArray(name, (column,), (), _scalar_type(path, column, schema, table))
+    return _find_lists(path, column, schema, table, nested)
 
 
-def _columns(path: Path, spelt: list[str], read: Spelt, wanted: Sequence[str]) -> Columns:
-    groups: dict[str, Spelt] = {}
-    for name, column in read:
-        groups.setdefault(_meaning(name), []).append((name, column))
-    known = [name for name in wanted if name in groups and name in (*STEMS, *SCALARS, "id")]
-    arrays = {name: _array(path, name, groups[name]) for name in known}
-    return Columns(path, arrays, list(dict.fromkeys(map(_meaning, spelt))), spelt)
+def decode(table: Any, stored: StoredArray) -> Decoded:
+    """Return the values of an array whose shape is known.
+
+    Args:
+        table: The rows.
+        stored: Where they hold the array.
+    """
+    if stored.in_lists:
+        return _decode_lists(table[stored.columns[0]], stored)
+    shape = (len(table), *_known(stored.shape))
+    columns = [_decode_numbers(table[column], stored.type) for column in stored.columns]
+    values = np.stack([x for x, _ in columns], axis=1)
+    null = np.stack([where for _, where in columns], axis=1)
+    return Decoded(values.reshape(shape), null.reshape(shape), np.ones(len(table), bool))
 
 
-def _array(path: Path, name: str, group: Spelt) -> Array:
-    if name in STEMS and any(own != name for own, _ in group):
-        return _numbered(path, name, group)
-    check_once(path, name, [own for own, _ in group])
-    read = _lists if name in STEMS else _keys if name == "id" else _numbers
-    return read(path, *group[0])
+def as_lists(column: Any) -> Any:
+    """Return a column as one array of plain lists.
+
+    Args:
+        column: A column of lists or of tensors.
+    """
+    lists = column.combine_chunks()
+    if isinstance(lists.type, pa.FixedShapeTensorType):
+        return lists.storage
+    return lists
 
 
-def _numbered(path: Path, name: str, group: Spelt) -> Array:
-    """Return numbered columns as one array, in the order of their numbers."""
-    columns = dict(group)
-    expected = [f"{STEMS[name]}_{i}" for i in range(len(group))]
-    missing = [own for own in expected if own not in columns]
-    if missing:
-        raise ValueError(
-            f"'{path}' has {len(group)} columns of {name}, which must be {expected[0]} to {expected[-1]}, once each; "
-            f"{missing[0]} is missing. Number them from 0, without gaps."
-        )
-    return np.stack([_numbers(path, own, columns[own]) for own in expected], 1)
+def have_shape(lists: Any, shape: Sequence[int]) -> Array:
+    """Return which of the lists are not null and have this shape throughout.
+
+    Args:
+        lists: An array of lists.
+        shape: The lengths, from the outer lists to the inner ones.
+    """
+    ok: Array = np.asarray(pc.list_value_length(lists).fill_null(-1)) == shape[0]
+    if len(shape) > 1:
+        inner = have_shape(pc.list_flatten(lists.filter(pa.array(ok))), shape[1:])
+        ok[ok] = inner.reshape(-1, shape[0]).all(1)
+    return ok
 
 
-def _numbers(path: Path, name: str, column: Any) -> Array:
-    """Return a column of numbers; where one is missing it is NaN."""
-    types = _pyarrow().types
-    if types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    if types.is_decimal(column.type) or types.is_null(column.type):
-        column = column.cast("float64")
-    if not (types.is_integer(column.type) or types.is_floating(column.type)):
-        raise TypeError(
-            f"'{path}': column {shown(name)} must hold numbers; it holds {_found(column)}."
-        )
-    array: Array = column.to_numpy()
-    return array
+def is_text(kind: Any) -> bool:
+    """Return whether a type is one of text.
+
+    Args:
+        kind: An Arrow type.
+    """
+    return bool(pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind))
 
 
-def _found(column: Any) -> str:
-    """Say what a column holds that is not numbers, and for text which value is none."""
-    if not _is_text(column.type):
-        return f"values of type {shown(column.type)}"
-    values = column.to_pylist()
-    bad = (i for i, value in enumerate(values) if value is not None and not NUMBER.fullmatch(value))
-    i = next(bad, 0)
-    return f"text, {shown(values[i])} at position {i}" if values else "text"
+def describe_values(kind: Any, values: Any = None) -> str:
+    """Say what a column holds that is not numbers.
+
+    Args:
+        kind: The type of the values.
+        values: The values, where they were read: of text, the first that is no number is quoted.
+    """
+    if values is None or not is_text(kind):
+        return f"values of type {quote(kind)}"
+    texts = values.to_pylist()
+    if not texts:
+        return "text"
+    faults = [i for i, text in enumerate(texts) if text is not None and not _is_number(text)]
+    position = 0
+    if faults:
+        position = faults[0]
+    return f"text, {quote(texts[position])} at position {position}"
 
 
-def _is_text(kind: Any) -> bool:
-    types = _pyarrow().types
-    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+def _find_lists(path: Path, name: str, schema: Any, table: Any, nested: bool) -> StoredArray:
+    """Return an array that is one column of lists or tensors."""
+    kind = schema.field(name).type
+    if isinstance(kind, pa.FixedShapeTensorType) and _is_in_order(kind):
+        number_type = _number_type(path, name, kind.value_type)
+        return StoredArray(name, (name,), tuple(kind.shape), number_type)
+    values = _read_column(table, name)
+    shape = _list_shape(kind)
+    if not shape:
+        raise _not_lists(path, name, kind, values)
+    if not nested:
+        shape = shape[:1]
+    number_type = _list_number_type(path, name, kind, values, len(shape))
+    return StoredArray(name, (name,), shape, number_type)
 
 
-def _lists(path: Path, name: str, column: Any) -> Array:
-    """Return a column of lists, all of one length, as the rows of an array."""
-    pa = _pyarrow()
-    if not isinstance(column.type, pa.ListType | pa.LargeListType | pa.FixedSizeListType):
-        raise TypeError(
-            f"'{path}': column {shown(name)} must hold lists of numbers; it holds {_found(column)}. Or write columns "
-            f"{STEMS[name]}_0, {STEMS[name]}_1, …."
-        )
-    lengths = pa.compute.list_value_length(column).fill_null(0).to_numpy()
-    width = int(lengths[0]) if len(lengths) else 0
-    if (lengths != width).any():
-        i = int((lengths != width).argmax())
-        raise ValueError(
-            f"'{path}': column {shown(name)} must hold lists of one length; the first has {width} values, that at "
-            f"position {i} has {lengths[i]}."
-        )
-    return _numbers(path, name, pa.compute.list_flatten(column)).reshape(len(column), width)
+def _sort_numbered(path: Path, name: str, columns: list[str]) -> list[str]:
+    """Return numbered columns in the order of their numbers, which have no gap."""
+    expected = [f"{STEMS[name]}_{i}" for i in range(len(columns))]
+    for column in expected:
+        if column not in columns:
+            raise ValueError(
+                f"'{path}' has {len(columns)} columns of {name}, which must be {expected[0]} to "
+                f"{expected[-1]}, once each; {column} is missing. Number them from 0, without gaps."
+            )
+    return expected
 
 
-def _keys(path: Path, name: str, column: Any) -> Array:
-    """Return integers or text."""
-    kind = column.type
-    if not (_is_text(kind) or _pyarrow().types.is_integer(kind)):
-        raise TypeError(
-            f"'{path}': column {shown(name)} must hold integers or text; it holds {shown(kind)}."
-        )
+def _scalar_type(path: Path, name: str, schema: Any, table: Any) -> Any:
+    """Return the type in which a column of numbers is decoded."""
+    return _number_type(path, name, schema.field(name).type, _read_column(table, name))
+
+
+def _list_number_type(path: Path, name: str, kind: Any, values: Any, depth: int) -> Any:
+    """Return the type in which the numbers inside of so many lists are decoded."""
+    for _ in range(depth):
+        kind = kind.value_type
+    if values is not None:
+        values = _flatten(values, depth)
+    return _number_type(path, name, kind, values)
+
+
+def _number_type(path: Path, name: str, kind: Any, values: Any = None) -> Any:
+    """Return the type in which values of this type are decoded; they must be numbers."""
+    if pt.is_dictionary(kind):
+        kind = kind.value_type
+    if pt.is_decimal(kind) or pt.is_null(kind):
+        return pa.float64()
+    if pt.is_integer(kind) or pt.is_floating(kind):
+        return kind
+    found = describe_values(kind, values)
+    raise TypeError(f"'{path}': column {quote(name)} must hold numbers; it holds {found}.")
+
+
+def _common_type(types: list[Any]) -> Any:
+    """Return a type that holds the numbers of all columns."""
+    if len(set(types)) == 1:
+        return types[0]
+    if all(str(kind) in FLOAT32_HOLDS for kind in types):
+        return pa.float32()
+    return pa.float64()
+
+
+def _list_shape(kind: Any) -> tuple[int | None, ...]:
+    """Return the lengths of nested lists, from outside to inside, None where they may vary."""
+    shape: list[int | None] = []
+    inner = kind
+    while isinstance(inner, LIST_TYPES):
+        length = None
+        if isinstance(inner, pa.FixedSizeListType):
+            length = inner.list_size
+        shape.append(length)
+        inner = inner.value_type
+    return tuple(shape)
+
+
+def _not_lists(path: Path, name: str, kind: Any, values: Any) -> TypeError:
+    remedy = ""
+    if name in STEMS:
+        remedy = f" Or write columns {STEMS[name]}_0, {STEMS[name]}_1, …."
+    found = describe_values(kind, values)
+    return TypeError(
+        f"'{path}': column {quote(name)} must hold lists of numbers; it holds {found}.{remedy}"
+    )
+
+
+def _read_column(table: Any, name: str) -> Any:
+    """Return the values of a column where they were read."""
+    if table is None:
+        return None
+    return table[name]
+
+
+def _is_in_order(kind: Any) -> bool:
+    """Return whether the dimensions of tensors are stored in their order."""
+    return kind.permutation is None or list(kind.permutation) == sorted(kind.permutation)
+
+
+def _is_number(text: str) -> bool:
+    """Return whether a text is a decimal number."""
+    return NUMBER.fullmatch(text) is not None
+
+
+def _known(shape: tuple[int | None, ...]) -> tuple[int, ...]:
+    """Return a shape whose lengths are all known."""
+    return tuple(length or 0 for length in shape)
+
+
+def _flatten(column: Any, depth: int) -> Any:
+    """Return the values inside of so many lists; null lists have none."""
+    for _ in range(depth):
+        column = pc.list_flatten(column)
+    return column
+
+
+def _decode_lists(column: Any, stored: StoredArray) -> Decoded:
+    """Decode a column of lists; a row of another shape is zero."""
+    shape = _known(stored.shape)
+    lists = as_lists(column)
+    lengths = shape
+    if lists.type != column.type:
+        # A tensor is stored as one list of all its numbers.
+        lengths = (int(np.prod(shape)),)
+    fits = have_shape(lists, lengths)
+    flat = _flatten(lists.filter(pa.array(fits)), len(lengths))
+    numbers, null_numbers = _decode_numbers(flat, stored.type)
+    n_fitting = int(fits.sum())
+    values = np.zeros((len(fits), *shape), numbers.dtype)
+    values[fits] = numbers.reshape(n_fitting, *shape)
+    null = np.zeros((len(fits), *shape), bool)
+    null[fits] = null_numbers.reshape(n_fitting, *shape)
+    return Decoded(values, null, fits)
+
+
+def _decode_numbers(column: Any, kind: Any) -> tuple[Array, Array]:
+    """Return numbers of this type, 0 for null, and where they are null."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if pt.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    null = np.zeros(len(column), bool)
     if column.null_count:
-        raise ValueError(
-            f"'{path}': column {shown(name)} must have a value in every row; {column.null_count} have none."
-        )
-    array: Array = column.to_numpy()
-    return array
+        null = np.asarray(column.is_null())
+    column = column.cast(kind, safe=False)
+    if column.null_count:
+        column = column.fill_null(0)
+    return column.to_numpy(zero_copy_only=False), null

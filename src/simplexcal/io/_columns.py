@@ -1,7 +1,8 @@
-"""Named columns of a file, and what is asked of them. What is wrong with a file is said in one line."""
+"""Named arrays of a file, and the checks that they must pass. Each error is one line."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,91 +13,180 @@ from torch import Tensor
 
 Array = npt.NDArray[Any]
 
+# The arrays (N, K) and the names of their columns in files of rows: `logit_0`, `logit_1`, ….
+STEMS = {"logits": "logit", "probs": "prob", "features": "feature"}
+UNCERTAINTIES = ("aleatoric", "epistemic", "mutual_information")
+WRITE_AGAIN = "It was cut short, damaged, or is of another kind: write it again."
+
 
 class Columns(NamedTuple):
-    """Those of the columns asked for that a file has, and the names of all that it has, asked for or not.
+    """Arrays that were read from a file.
 
-    Both go by the names of the array formats, ``spelt`` by those in the file.
+    Args:
+        path: The file.
+        arrays: The arrays that were asked for and found.
+        array_names: The names of all arrays in the file, asked for or not.
+        column_names: The names of all columns, as the file spells them.
     """
 
     path: Path
     arrays: dict[str, Array]
-    names: Sequence[str]
-    spelt: Sequence[str]
+    array_names: Sequence[str]
+    column_names: Sequence[str]
 
     def __contains__(self, name: object) -> bool:
         return name in self.arrays
 
     def numbers(self, name: str, shape: tuple[int, ...] | None = None) -> Array:
-        """Return an array of finite numbers, with at least one row, in the machine's own byte order."""
+        """Return an array of finite numbers in the machine's byte order, with at least one row.
+
+        Args:
+            name: The array.
+            shape: The shape that it must have; None allows any.
+
+        Raises:
+            TypeError: If it holds no numbers.
+            ValueError: If it is empty, has another shape, or holds a number that is not finite.
+        """
         x = self.arrays[name]
         if x.dtype.kind not in "iuf":
-            raise TypeError(f"'{self.path}': `{name}` must be numbers; got {shown(x.dtype)}.")
+            raise TypeError(f"'{self.path}': `{name}` must be numbers; got {quote(x.dtype)}.")
         if x.ndim == 0 or x.size == 0:
             raise ValueError(
-                f"'{self.path}': `{name}` must have at least one row and column; got shape {x.shape}."
+                f"'{self.path}': `{name}` must have at least one row and column; "
+                f"got shape {x.shape}."
             )
-        self.check_shape(name, shape or x.shape)
-        with np.errstate(over="ignore"):  # a long double may become inf, which is found below
-            x = np.require(
-                x, x.dtype.newbyteorder("=") if x.dtype.itemsize <= 8 else np.float64, ["C", "W"]
-            )
+        if shape is not None:
+            self.check_shape(name, shape)
+        dtype = x.dtype.newbyteorder("=")
+        if dtype.itemsize > 8:
+            dtype = np.dtype(np.float64)
+        with np.errstate(over="ignore"):
+            # A long double may become inf, which the next check finds.
+            x = np.require(x, dtype, ["C", "W"])
         self._check_each(name, x, np.isfinite(x), "finite", "Mend or drop such rows.")
         return x
 
     def floats(self, name: str, shape: tuple[int, ...] | None = None) -> Tensor:
-        """Return numbers as float32, or as float64 where they need it."""
+        """Return numbers as float32, or as float64 where float32 cannot hold their type.
+
+        Args:
+            name: The array.
+            shape: The shape that it must have; None allows any.
+        """
         x = self.numbers(name, shape)
-        return torch.from_numpy(x.astype(np.result_type(x, np.float32), copy=False))
+        dtype = np.result_type(x, np.float32)
+        return torch.from_numpy(x.astype(dtype, copy=False))
 
     def class_numbers(self, name: str, n: int) -> Tensor:
-        """Return ``n`` integers, which may be written as floats; which classes there are is not known here."""
+        """Return whole numbers as int64; a file may hold them as floats.
+
+        The number of classes is not known here, so no range is checked.
+
+        Args:
+            name: The array.
+            n: How many numbers there must be.
+        """
         x = self.numbers(name, (n,))
-        whole = (x == np.floor(x)) & (np.abs(x.astype(np.float64)) < 2**53)
-        self._check_each(name, x, whole, "whole numbers", "Number the classes from 0.")
+        is_whole = x == np.floor(x)
+        is_exact = np.abs(x.astype(np.float64)) < 2**53
+        remedy = "Number the classes from 0."
+        self._check_each(name, x, is_whole & is_exact, "whole numbers", remedy)
         return torch.from_numpy(x.astype(np.int64))
 
     def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
-        """Raise ValueError if the array has another shape."""
-        if (found := self.arrays[name].shape) != shape:
+        """Raise ValueError if the array has another shape.
+
+        Args:
+            name: The array.
+            shape: The shape that it must have.
+        """
+        found = self.arrays[name].shape
+        if found != shape:
             raise ValueError(
                 f"'{self.path}': `{name}` must have shape {shape}, to fit the rest; got {found}."
             )
 
     def _check_each(self, name: str, x: Array, ok: Array, expected: str, remedy: str) -> None:
+        """Raise ValueError unless ``ok`` holds everywhere, naming the first place where not."""
         if ok.all():
             return
-        row, *rest = (int(i) for i in np.unravel_index(ok.argmin(), x.shape))
-        where = f"row {row}, column {rest[0]}, both" if len(rest) == 1 else f"row {row}"
-        found = f"{x[(row, *rest)]} in {where} counted from 0"
-        raise ValueError(f"'{self.path}': `{name}` must be {expected}; found {found}. {remedy}")
+        index = np.unravel_index(ok.argmin(), x.shape)
+        where = f"row {index[0]}"
+        if len(index) == 2:
+            where = f"row {index[0]}, column {index[1]}, both"
+        raise ValueError(
+            f"'{self.path}': `{name}` must be {expected}; found {x[index]} in {where} counted "
+            f"from 0. {remedy}"
+        )
 
 
 @contextmanager
-def parsing(path: Path, remedy: str) -> Iterator[None]:
-    """Say in one line what a parser raises at a malformed file: EOFError, zlib.error, MemoryError and others."""
+def reraise_parse_errors(path: Path, remedy: str) -> Iterator[None]:
+    """Raise one ValueError, of one line, for whatever a parser raises at a malformed file.
+
+    Parsers raise EOFError, zlib.error, MemoryError and others.
+
+    Args:
+        path: The file.
+        remedy: What the user can do about it.
+    """
     try:
         yield
     except Exception as error:
-        said = (
-            "".join(c for c in " ".join(str(error).split()) if c.isprintable())[:200]
-            or type(error).__name__
-        )
+        line = " ".join(str(error).split())
+        printable = "".join(c for c in line if c.isprintable())
+        reason = printable[:200] or type(error).__name__
         raise ValueError(
-            f"'{path}' cannot be read as {path.suffix.lower()} ({said}). {remedy}"
+            f"'{path}' cannot be read as {path.suffix.lower()} ({reason}). {remedy}"
         ) from error
 
 
-def shown(value: object) -> str:
-    """Return what a file holds, or calls something, in quotes and at a length fit for a message."""
+def quote(value: object) -> str:
+    """Return a name or a value of a file in quotes, at a length fit for a message.
+
+    Args:
+        value: What is quoted, by its text.
+    """
     text = repr(str(value))
-    return text if len(text) <= 60 else f"{text[:57]}…{text[0]}"
+    if len(text) <= 60:
+        return text
+    return f"{text[:57]}…{text[0]}"
 
 
-def check_once(path: Path, name: str, spelt: Sequence[str]) -> None:
-    """Raise ValueError if a column is there more than once, under whatever names."""
-    if len(spelt) > 1:
-        found = ", ".join(map(shown, spelt[:5]))
+def quote_names(names: Sequence[str]) -> str:
+    """Return the first names in quotes, or "nothing" where there are none.
+
+    Args:
+        names: Names of columns.
+    """
+    if not names:
+        return "nothing"
+    quoted = [quote(name) for name in names[:5]]
+    if len(names) > 5:
+        quoted.append("…")
+    return ", ".join(quoted)
+
+
+def check_unique(path: Path, name: str, columns: Sequence[str]) -> None:
+    """Raise ValueError if a file holds an array more than once, under whatever names.
+
+    Args:
+        path: The file.
+        name: The array.
+        columns: The columns that hold it.
+    """
+    if len(columns) > 1:
+        found = ", ".join(quote(column) for column in columns[:5])
         raise ValueError(
             f"'{path}' must hold `{name}` once; found {found}. Keep the one that is meant."
+        )
+
+
+def check_pyarrow() -> None:
+    """Raise ImportError if pyarrow, which is optional, is not installed."""
+    if find_spec("pyarrow") is None:
+        raise ImportError(
+            ".parquet and .csv files need pyarrow, which is not installed. "
+            'Run pip install "simplexcal[cli]".'
         )

@@ -1,4 +1,4 @@
-"""The formats that hold named columns as arrays: .npz, by NumPy, and .safetensors."""
+"""The formats that hold arrays: .npz, by NumPy, and .safetensors."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -12,40 +12,90 @@ from numpy.lib.npyio import NpzFile
 from safetensors import safe_open
 from torch import Tensor
 
-from simplexcal.io._columns import Array, Columns, check_once, parsing
+from simplexcal.io._columns import (
+    WRITE_AGAIN,
+    Array,
+    Columns,
+    check_unique,
+    reraise_parse_errors,
+)
 from simplexcal.io.native import KEY, load_outputs
+
+NUMPY_FLOATS = (torch.float16, torch.float32, torch.float64)
 
 
 def read_npz(path: Path, wanted: Sequence[str]) -> Columns:
-    """Read NumPy arrays, each only if it is wanted."""
+    """Read NumPy arrays, each only if it is wanted.
+
+    Args:
+        path: The file.
+        wanted: Names of arrays.
+    """
     remedy = "Write it with numpy.savez, as arrays of numbers or text; objects are never unpickled."
     with (
-        parsing(path, remedy),
+        reraise_parse_errors(path, remedy),
         path.open("rb") as handle,
         NpzFile(handle, allow_pickle=False) as file,
     ):
         names = list(file.files)
         arrays = {name: np.asarray(file[name]) for name in wanted if name in names}
     for name in arrays:
-        check_once(path, name, [other for other in names if other == name])
+        check_unique(path, name, [other for other in names if other == name])
     return Columns(path, arrays, names, names)
 
 
 def read_safetensors(path: Path, wanted: Sequence[str]) -> Columns:
-    """Read tensors, each only if it is wanted; what the library itself wrote must have the right checksum."""
-    remedy = "It was cut short, damaged, or is of another kind: write it again."
-    with parsing(path, remedy), safe_open(path, "pt") as file:
+    """Read tensors, each only if it is wanted; a file of the library must have a valid checksum.
+
+    Args:
+        path: The file.
+        wanted: Names of tensors.
+    """
+    arrays: dict[str, Array] = {}
+    with reraise_parse_errors(path, WRITE_AGAIN), safe_open(path, "pt") as file:
         names = list(file.keys())
-        ours = KEY in (file.metadata() or {})
-        arrays = (
-            {}
-            if ours
-            else {name: _as_array(file.get_tensor(name)) for name in wanted if name in names}
-        )
-    return Columns(path, _read_outputs(path, wanted) if ours else arrays, names, names)
+        is_native = KEY in (file.metadata() or {})
+        if not is_native:
+            arrays = {name: _as_array(file.get_tensor(name)) for name in wanted if name in names}
+    if is_native:
+        arrays = _read_native(path, wanted)
+    return Columns(path, arrays, names, names)
 
 
-def _read_outputs(path: Path, wanted: Sequence[str]) -> dict[str, Array]:
+def npz_bytes(columns: Mapping[str, Array]) -> bytes:
+    """Return the content of an .npz file.
+
+    Args:
+        columns: Arrays by their names.
+    """
+    plain: dict[str, Any] = dict(columns)
+    for name, x in columns.items():
+        if x.dtype == object:
+            plain[name] = x.astype(str)
+    buffer = io.BytesIO()
+    np.savez(buffer, **plain)
+    return buffer.getvalue()
+
+
+def safetensors_bytes(columns: Mapping[str, Array]) -> bytes:
+    """Return the content of a .safetensors file.
+
+    Args:
+        columns: Arrays by their names.
+
+    Raises:
+        TypeError: If an array holds text.
+    """
+    for name, x in columns.items():
+        if x.dtype.kind not in "iuf":
+            raise TypeError(
+                f"`{name}` is text, which .safetensors cannot hold. Write .npz, .parquet or .csv."
+            )
+    return safetensors.numpy.save({name: np.ascontiguousarray(x) for name, x in columns.items()})
+
+
+def _read_native(path: Path, wanted: Sequence[str]) -> dict[str, Array]:
+    """Read outputs that the library saved."""
     try:
         outputs, labels = load_outputs(path)
     except (LookupError, AttributeError, RecursionError) as error:
@@ -57,27 +107,8 @@ def _read_outputs(path: Path, wanted: Sequence[str]) -> dict[str, Array]:
 
 
 def _as_array(x: Tensor) -> Array:
-    """Return a copy, since the file itself is mapped; floats that NumPy does not know become float32."""
-    unknown = x.is_floating_point() and x.dtype not in (torch.float16, torch.float32, torch.float64)
-    array: Array = (x.float() if unknown else x).numpy().copy()
+    """Return a copy, since the file itself is mapped; floats unknown to NumPy become float32."""
+    if x.is_floating_point() and x.dtype not in NUMPY_FLOATS:
+        x = x.float()
+    array: Array = x.numpy().copy()
     return array
-
-
-def npz_bytes(columns: Mapping[str, Array]) -> bytes:
-    """Return the content of an .npz file."""
-    buffer = io.BytesIO()
-    plain: dict[str, Any] = {
-        name: x.astype(str) if x.dtype == object else x for name, x in columns.items()
-    }
-    np.savez(buffer, **plain)
-    return buffer.getvalue()
-
-
-def safetensors_bytes(columns: Mapping[str, Array]) -> bytes:
-    """Return the content of a .safetensors file."""
-    for name, x in columns.items():
-        if x.dtype.kind not in "iuf":
-            raise TypeError(
-                f"`{name}` is text, which .safetensors cannot hold. Write .npz, .parquet or .csv."
-            )
-    return safetensors.numpy.save({name: np.ascontiguousarray(x) for name, x in columns.items()})

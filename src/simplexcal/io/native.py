@@ -1,7 +1,8 @@
-"""Outputs and calibrators as one safetensors file each, with a JSON header in its metadata. Nothing is pickled.
+"""Outputs and calibrators as one safetensors file each, with a JSON header in its metadata.
 
-The header names what is needed to make the object again, and holds a SHA-256 checksum of itself and all tensors. The
-checksum finds damage and careless edits; it is not a signature.
+Nothing is pickled. The header names what is needed to make the object again, and holds a SHA-256
+checksum of itself and all tensors. The checksum finds damage and careless edits; it is not a
+signature.
 """
 
 import hashlib
@@ -17,11 +18,12 @@ from torch import Tensor
 
 from simplexcal._validation import NotFittedError
 from simplexcal._version import __version__
+from simplexcal.backbone import Backbone
 from simplexcal.calibrators import CALIBRATORS, Calibrator
 from simplexcal.io._atomic import atomic_write
 from simplexcal.types import Outputs
 
-FORMAT = 1  # goes up when older versions of the library cannot read the file
+FORMAT = 2  # goes up when older versions of the library cannot read the file
 KEY = "simplexcal"  # of the header in the metadata
 
 Header = dict[str, Any]
@@ -31,7 +33,18 @@ Tensors = dict[str, Tensor]
 def save_calibrator(
     calibrator: Calibrator, path: str | Path, *, fingerprint: str | None = None
 ) -> None:
-    """Write a fitted calibrator to ``path``, with the ``fingerprint`` of the backbone that it was fitted for."""
+    """Write a fitted calibrator.
+
+    Args:
+        calibrator: A calibrator of a type in CALIBRATORS.
+        path: The file.
+        fingerprint: The fingerprint of the backbone that it was fitted for, where it is known.
+
+    Raises:
+        NotFittedError: If the calibrator is not fitted.
+        ValueError: If its type is not in CALIBRATORS.
+        OSError: If the file cannot be written.
+    """
     if calibrator.n_classes is None:
         raise NotFittedError(
             f"This {type(calibrator).__name__} is not fitted yet. Call fit(outputs, labels) first."
@@ -47,7 +60,15 @@ def save_calibrator(
 
 
 def load_calibrator(path: str | Path) -> tuple[Calibrator, Header]:
-    """Return the calibrator in the file, on the CPU, and the file's header."""
+    """Return the calibrator in a file, on the CPU, and the header of the file.
+
+    Args:
+        path: A file from ``save_calibrator``.
+
+    Raises:
+        ValueError: If the file is damaged, of another kind, or of another version.
+        OSError: If the file cannot be read.
+    """
     header, tensors = _read(Path(path), "calibrator")
     method = header["method"]
     if method not in CALIBRATORS:
@@ -58,9 +79,8 @@ def load_calibrator(path: str | Path) -> tuple[Calibrator, Header]:
     try:
         calibrator = CALIBRATORS[method](**header["settings"])
         calibrator.build(header["n_classes"], header["n_features"])
-        calibrator.load_state_dict(
-            tensors, assign=True
-        )  # assigned, so that the dtypes are those of the file
+        # Assigned tensors keep the dtypes of the file.
+        calibrator.load_state_dict(tensors, assign=True)
     except (TypeError, RuntimeError) as error:
         raise ValueError(
             f"'{path}' does not fit this version's {method!r}. {_remedy(header)}"
@@ -68,96 +88,155 @@ def load_calibrator(path: str | Path) -> tuple[Calibrator, Header]:
     return calibrator.requires_grad_(False).eval(), header
 
 
-def save_outputs(outputs: Outputs, labels: Tensor | None, path: str | Path) -> None:
-    """Write a network's outputs to ``path``, and the labels if there are any."""
-    if labels is not None and (not isinstance(labels, Tensor) or labels.shape != (len(outputs),)):
-        found = tuple(labels.shape) if isinstance(labels, Tensor) else type(labels).__name__
+def check_fingerprint(header: Header, backbone: Backbone, path: str | Path) -> None:
+    """Raise ValueError if a calibrator was fitted for another network.
+
+    A calibrator that was saved without a fingerprint fits every network.
+
+    Args:
+        header: The header of the calibrator's file.
+        backbone: The network that it is to be used with.
+        path: The calibrator's file.
+    """
+    expected = header["fingerprint"]
+    if expected is not None and expected != backbone.fingerprint():
         raise ValueError(
-            f"`labels` must be a tensor of shape ({len(outputs)},), one for each input; got {found}. "
-            "Save the labels of these outputs, or None."
+            f"'{path}' was calibrated for another network: its weights, names or dtypes differ. "
+            "Pass the network of the fit, or calibrate this one."
         )
+
+
+def save_outputs(outputs: Outputs, labels: Tensor | None, path: str | Path) -> None:
+    """Write a network's outputs, and the labels if there are any.
+
+    Args:
+        outputs: The outputs.
+        labels: The true classes, (N,), or None.
+        path: The file.
+
+    Raises:
+        ValueError: If there is not one label for each input.
+        OSError: If the file cannot be written.
+    """
+    if labels is not None:
+        _check_one_label_each(labels, len(outputs))
     columns = {"logits": outputs.logits, "features": outputs.features, "labels": labels}
     _write(Path(path), "outputs", {}, {name: x for name, x in columns.items() if x is not None})
 
 
 def load_outputs(path: str | Path) -> tuple[Outputs, Tensor | None]:
-    """Return the outputs in the file, and the labels or None, on the CPU."""
+    """Return the outputs in a file, and the labels or None, on the CPU.
+
+    Args:
+        path: A file from ``save_outputs``.
+
+    Raises:
+        ValueError: If the file is damaged, of another kind, or of another version.
+        OSError: If the file cannot be read.
+    """
     _, tensors = _read(Path(path), "outputs")
     return Outputs(tensors["logits"], tensors.get("features")), tensors.get("labels")
 
 
+def _check_one_label_each(labels: object, n: int) -> None:
+    """Raise ValueError unless there is a label for each of ``n`` inputs."""
+    found: object = type(labels).__name__
+    if isinstance(labels, Tensor):
+        found = tuple(labels.shape)
+    if found != (n,):
+        raise ValueError(
+            f"`labels` must be a tensor of shape ({n},), one for each input; got {found}. "
+            "Save the labels of these outputs, or None."
+        )
+
+
 def _method(calibrator: Calibrator) -> str:
-    for name, kind in CALIBRATORS.items():
-        if kind is type(calibrator):
-            return name
+    """Return the key of a calibrator in CALIBRATORS."""
+    if CALIBRATORS.get(calibrator.key) is type(calibrator):
+        return calibrator.key
     raise ValueError(
-        f"`calibrator` must be of a type in CALIBRATORS to be found again; got {type(calibrator).__name__}. "
-        "Add it to CALIBRATORS, here and where the file is loaded."
+        "`calibrator` must be of a type in CALIBRATORS to be found again; got "
+        f"{type(calibrator).__name__}. Add it to CALIBRATORS, here and where the file is loaded."
     )
 
 
 def _remedy(header: Header) -> str:
-    return f"It was written by simplexcal {header['versions']['simplexcal']}: install that version, or fit again."
+    version = header["versions"]["simplexcal"]
+    return f"It was written by simplexcal {version}: install that version, or fit again."
 
 
 def _write(path: Path, kind: str, description: Header, tensors: Tensors) -> None:
-    tensors = {
-        name: x.detach().cpu().clone(memory_format=torch.contiguous_format)
-        for name, x in tensors.items()
-    }
+    stored = {name: _contiguous_copy(x) for name, x in tensors.items()}
     versions = {"simplexcal": __version__, "torch": str(torch.__version__)}
     header = {"format": FORMAT, "kind": kind, "versions": versions, **description}
-    header["checksum"] = _checksum(header, tensors)
-    atomic_write(path, save(tensors, {KEY: _json(header)}))
+    header["checksum"] = _checksum(header, stored)
+    atomic_write(path, save(stored, {KEY: _json(header)}))
+
+
+def _contiguous_copy(x: Tensor) -> Tensor:
+    return x.detach().cpu().clone(memory_format=torch.contiguous_format)
 
 
 def _read(path: Path, kind: str) -> tuple[Header, Tensors]:
-    if path.is_dir():
-        raise IsADirectoryError(f"'{path}' is a folder. Give the name of a file from `save`.")
-    try:
-        with safe_open(path, "pt") as file:
-            header = _header(path, (file.metadata() or {}).get(KEY))
-            tensors = {
-                name: file.get_tensor(name).clone() for name in sorted(file.keys())
-            }  # the file itself is mapped
-    except SafetensorError as error:
-        raise ValueError(
-            f"'{path}' is not a whole safetensors file ({error}). It was cut short, damaged, or is of another kind: "
-            "save it again."
-        ) from error
+    """Return the content of a file, if it is whole and of this kind."""
+    header, tensors = _parse(path)
     if header.get("checksum") != _checksum(header, tensors):
         raise ValueError(
             f"'{path}' is damaged or was edited: its checksum is wrong. Save it again."
         )
-    if (other := header["kind"]) != kind:
+    found = header["kind"]
+    if found != kind:
         raise ValueError(
-            f"'{path}' is of kind {other!r}, not {kind!r}. Read it with simplexcal.io.load_{other}."
+            f"'{path}' is of kind {found!r}, not {kind!r}. Read it with simplexcal.io.load_{found}."
         )
     return header, tensors
 
 
+def _parse(path: Path) -> tuple[Header, Tensors]:
+    """Return the header and the tensors of a file of the library."""
+    if path.is_dir():
+        raise IsADirectoryError(f"'{path}' is a folder. Give the name of a file from `save`.")
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            header = _header(path, metadata.get(KEY))
+            # Tensors are copied, since the file itself is mapped.
+            tensors = {name: file.get_tensor(name).clone() for name in sorted(file.keys())}
+    except SafetensorError as error:
+        raise ValueError(
+            f"'{path}' is not a whole safetensors file ({error}). It was cut short, damaged, or is "
+            "of another kind: save it again."
+        ) from error
+    return header, tensors
+
+
 def _header(path: Path, text: str | None) -> Header:
+    """Return the header of a file, if it is one of ours and this version can read it."""
     if text is None:
         raise ValueError(
-            f"'{path}' was not written by simplexcal: its header is missing. Pass a file from `save`."
+            f"'{path}' was not written by simplexcal: its header is missing. "
+            "Pass a file from `save`."
         )
     try:
         header: Header = json.loads(text)
-        newer = header["format"] > FORMAT
+        is_newer = header["format"] > FORMAT
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(
             f"'{path}' is damaged or was edited: its header cannot be read. Save it again."
         ) from error
-    if newer:
+    if is_newer:
         raise ValueError(
-            f"'{path}' was written by a newer simplexcal, in format {header['format']}; this version reads format "
-            f"{FORMAT}. Upgrade with pip install --upgrade simplexcal."
+            f"'{path}' was written by a newer simplexcal, in format {header['format']}; this "
+            f"version reads format {FORMAT}. Upgrade with pip install --upgrade simplexcal."
         )
     return header
 
 
 def _checksum(header: Header, tensors: Tensors) -> str:
-    """Return the SHA-256 digest of the rest of the header, and of the tensors' names, dtypes, shapes and bytes."""
+    """Return the SHA-256 digest of the rest of the header and of all tensors.
+
+    Of a tensor, its name, dtype, shape and bytes count.
+    """
     rest = {name: value for name, value in header.items() if name != "checksum"}
     listed = [(name, str(x.dtype), list(x.shape)) for name, x in sorted(tensors.items())]
     digest = hashlib.sha256(_json([rest, listed], sort_keys=True).encode())
@@ -167,13 +246,14 @@ def _checksum(header: Header, tensors: Tensors) -> str:
 
 
 def _json(value: Any, *, sort_keys: bool = False) -> str:
-    return json.dumps(value, sort_keys=sort_keys, default=_number)
+    return json.dumps(value, sort_keys=sort_keys, default=_as_python_number)
 
 
-def _number(value: object) -> object:
-    """Return a number of numpy's, which a setting may be, as one of Python's."""
+def _as_python_number(value: object) -> object:
+    """Convert a NumPy number, which a setting may be."""
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(
-        f"Settings must be plain numbers and text; got {type(value).__name__}, not JSON serializable."
+        f"Settings must be plain numbers and text; got {type(value).__name__}, "
+        "not JSON serializable."
     )

@@ -1,50 +1,75 @@
-"""Users' own files: a network's outputs or inputs, and predictions, as .npz, .safetensors, .parquet or .csv.
+"""Users' own files: outputs or inputs of a network, and predictions.
 
-Arrays (.npz, .safetensors): `logits` or `probs` (N, K); optional `features` (N, D), `labels` (N,), `id` (N,), the last
-linear layer's `head_weight` (K, D) and `head_bias` (K,), `images` (N, H, W) or (N, H, W, 3) in uint8, and in .npz
-`class_names` (K,); `inputs` (N, …) for a model. Rows (.parquet, .csv): columns `logit_0`, `logit_1`, … or `prob_0`, …;
-optional `feature_0`, …, `label`, `id`; in .parquet also one column `logits`, `probs` or `features` of lists.
+The formats are .npz, .safetensors, .parquet and .csv.
 
-Predictions have `probs`, `predicted` (the network's class), `confidence`, where there are any `aleatoric`, `epistemic`
-and `mutual_information`, and the true classes under the same name as everywhere: `labels`, in rows `label`.
+Arrays (.npz, .safetensors): `logits` or `probs` (N, K); optional `features` (N, D), `labels` (N,),
+`id` (N,), the last linear layer's `head_weight` (K, D) and `head_bias` (K,), `images` (N, H, W) or
+(N, H, W, 3) in uint8, and in .npz `class_names` (K,); `inputs` (N, …) for a network. Rows
+(.parquet, .csv): columns `logit_0`, `logit_1`, … or `prob_0`, …; optional `feature_0`, …, `label`,
+`id`; in .parquet also one column `logits`, `probs` or `features` of lists.
 
-What cannot be read is a ValueError, TypeError or OSError of one line (ImportError without pyarrow).
+Predictions have `probs`, `predicted` (the network's class), `confidence`, where there are any
+`aleatoric`, `epistemic` and `mutual_information`, and the true classes under the same name as
+everywhere: `labels`, in rows `label`.
+
+A file that cannot be read raises ValueError, TypeError or OSError with a message of one line, or
+ImportError without pyarrow.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from simplexcal._validation import check_probs
-from simplexcal.io._arrow import STEMS, csv_bytes, parquet_bytes, read_csv, read_parquet
 from simplexcal.io._atomic import atomic_write
-from simplexcal.io._columns import Array, Columns, shown
+from simplexcal.io._columns import (
+    STEMS,
+    UNCERTAINTIES,
+    Array,
+    Columns,
+    check_pyarrow,
+    quote,
+    quote_names,
+)
 from simplexcal.io._npz import npz_bytes, read_npz, read_safetensors, safetensors_bytes
 from simplexcal.types import Outputs, Prediction
 
-READERS = {
+Reader = Callable[[Path, Sequence[str]], Columns]
+Writer = Callable[[Mapping[str, Array]], bytes]
+
+READERS: dict[str, Reader] = {
     ".npz": read_npz,
     ".safetensors": read_safetensors,
-    ".parquet": read_parquet,
-    ".csv": read_csv,
+    ".parquet": lambda path, wanted: _row_formats().read_parquet(path, wanted),
+    ".csv": lambda path, wanted: _row_formats().read_csv(path, wanted),
 }
-WRITERS = {
+WRITERS: dict[str, Writer] = {
     ".npz": npz_bytes,
     ".safetensors": safetensors_bytes,
-    ".parquet": parquet_bytes,
-    ".csv": csv_bytes,
+    ".parquet": lambda columns: _row_formats().parquet_bytes(columns),
+    ".csv": lambda columns: _row_formats().csv_bytes(columns),
 }
-UNCERTAINTIES = ("aleatoric", "epistemic", "mutual_information")
+IMAGE_CHANNELS = ((), (3,))
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A network's outputs for N inputs, with what a file says of them; ``images`` only if they were asked for."""
+    """Outputs of a network for N inputs, with what a file holds beside them.
+
+    Args:
+        outputs: Logits and, where the file has them, features.
+        labels: The true classes, (N,).
+        head: The last linear layer, frozen.
+        images: Pictures of the inputs, in uint8; read only if they were asked for.
+        class_names: A name for each class.
+        ids: A key for each row, integers or text.
+    """
 
     outputs: Outputs
     labels: Tensor | None = None
@@ -56,7 +81,15 @@ class Table:
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """A model's N inputs, with what a file says of them; ``images`` only if they were asked for."""
+    """Inputs of a network, with what a file holds beside them.
+
+    Args:
+        inputs: The inputs, (N, …), in their own dtype.
+        labels: The true classes, (N,).
+        images: Pictures of the inputs, in uint8; read only if they were asked for.
+        class_names: A name for each class.
+        ids: A key for each row, integers or text.
+    """
 
     inputs: Tensor
     labels: Tensor | None = None
@@ -66,7 +99,14 @@ class Inputs:
 
 
 def check_suffix(path: str | Path) -> str:
-    """Return the file's suffix if it is one of those that can be read and written."""
+    """Return the suffix of a file, in lower case, if its format can be read and written.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ValueError: If the suffix is another.
+    """
     suffix = Path(path).suffix.lower()
     if suffix not in READERS:
         raise ValueError(
@@ -75,53 +115,90 @@ def check_suffix(path: str | Path) -> str:
     return suffix
 
 
-def read_outputs(path: str | Path, input: str, *, images: bool = False) -> Table:
-    """Read outputs, taken from the file's "logits" or "probs" as ``input`` says; nothing is guessed."""
+def read_outputs(path: str | Path, input: str, *, images: bool = False) -> Table:  # noqa: A002
+    """Read a network's outputs. Whether they are logits or probabilities is never guessed.
+
+    Args:
+        path: The file.
+        input: "logits" or "probs": the array to take.
+        images: Whether to read the pictures too.
+
+    Raises:
+        ValueError: If the file is malformed or lacks the array.
+        TypeError: If an array is of another type.
+        OSError: If the file cannot be opened.
+    """
     if input not in ("logits", "probs"):
         raise ValueError(
             f'`input` must be "logits" or "probs", as the file holds them; got {input!r}.'
         )
-    other = "probs" if input == "logits" else "logits"
+    other = "probs"
+    if input == "probs":
+        other = "logits"
     columns = _read(path, [input, "features", "head_weight", "head_bias", *_optional(images)])
-    _check_there(columns, input, other, f"Pass --input {other} if they are what you mean.")
+    remedy = f'Pass `input` as "{other}" if they are what you mean.'
+    _check_present(columns, input, other, remedy)
     outputs = _outputs(columns, input)
-    n, k = outputs.logits.shape
+    n = len(outputs)
     return Table(
         outputs,
-        _labels(columns, n),
-        _head(columns, outputs),
-        _images(columns, n),
-        _class_names(columns, k),
-        _ids(columns, n),
+        labels=_labels(columns, n),
+        head=_head(columns, outputs),
+        images=_images(columns, n),
+        class_names=_class_names(columns, outputs.n_classes),
+        ids=_ids(columns, n),
     )
 
 
 def read_inputs(path: str | Path, *, images: bool = False) -> Inputs:
-    """Read a model's inputs (N, …), in their own dtype; from .npz or .safetensors."""
+    """Read inputs of a network, (N, …), in their own dtype.
+
+    Args:
+        path: A .npz or .safetensors file.
+        images: Whether to read the pictures too.
+
+    Raises:
+        ValueError: If the file is malformed or holds no `inputs`.
+        TypeError: If an array is of another type.
+        OSError: If the file cannot be opened.
+    """
     columns = _read(path, ["inputs", *_optional(images)])
-    _check_there(columns, "inputs", "logits", "Saved outputs need no model: pass --input logits.")
+    remedy = 'Saved outputs need no network: leave it out, and pass `input` as "logits".'
+    _check_present(columns, "inputs", "logits", remedy)
     inputs = torch.from_numpy(columns.numbers("inputs"))
     n = len(inputs)
     return Inputs(
-        inputs, _labels(columns, n), _images(columns, n), _class_names(columns), _ids(columns, n)
+        inputs,
+        labels=_labels(columns, n),
+        images=_images(columns, n),
+        class_names=_class_names(columns),
+        ids=_ids(columns, n),
     )
 
 
 def read_predictions(path: str | Path) -> tuple[Prediction, Tensor | None]:
-    """Read what ``write_predictions`` wrote, and the labels or None; without `predicted` the likeliest class is."""
+    """Read predictions that ``write_predictions`` wrote, and the labels, or None.
+
+    Without an array `predicted`, the predicted class is the likeliest.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ValueError: If the file is malformed or holds no `probs`.
+        TypeError: If an array is of another type.
+        OSError: If the file cannot be opened.
+    """
     columns = _read(path, ["probs", "predicted", *UNCERTAINTIES, "labels"])
-    _check_there(columns, "probs", "logits", "Calibrate them first: simplexcal predict.")
+    _check_present(columns, "probs", "logits", "Calibrate them first: simplexcal predict.")
     probs = columns.floats("probs")
-    with _about(columns.path):
+    with _naming(columns.path):
         check_probs(probs)
-    n, k = probs.shape
-    label = columns.class_numbers("predicted", n) if "predicted" in columns else probs.argmax(-1)
-    if bool((outside := (label < 0) | (label >= k)).any()):
-        i = int(outside.int().argmax())
-        found = f"found {int(label[i])} in row {i}"
-        raise ValueError(
-            f"'{path}': `predicted` must lie in 0..{k - 1} for {k} columns of probs; {found}."
-        )
+    n = len(probs)
+    label = probs.argmax(-1)
+    if "predicted" in columns:
+        label = columns.class_numbers("predicted", n)
+        _check_predicted(columns.path, label, probs.shape[1])
     uncertainties = {name: columns.floats(name, (n,)) for name in UNCERTAINTIES if name in columns}
     return Prediction(probs, label, **uncertainties), _labels(columns, n)
 
@@ -132,97 +209,149 @@ def write_predictions(
     ids: Array | Sequence[int] | Sequence[str] | None = None,
     labels: Tensor | None = None,
 ) -> None:
-    """Write predictions, whole or not at all, with the inputs' keys and true classes where they are given."""
-    path, suffix = Path(path), check_suffix(path)
-    tensors = {
-        "labels": labels,
-        "predicted": prediction.label,
-        "confidence": prediction.confidence,
-        **{name: getattr(prediction, name) for name in UNCERTAINTIES},
-        "probs": prediction.probs,
-    }
-    arrays = {name: x.detach().cpu().numpy() for name, x in tensors.items() if x is not None}
-    columns = Columns(path, arrays if ids is None else {"id": np.asarray(ids), **arrays}, [], [])
-    n, k = prediction.probs.shape
-    for name in columns.arrays:
-        columns.check_shape(name, (n, k) if name == "probs" else (n,))
+    """Write predictions, whole or not at all.
+
+    Args:
+        path: The file; its suffix tells the format.
+        prediction: The predictions.
+        ids: A key for each row, integers or text.
+        labels: The true classes.
+
+    Raises:
+        ValueError: If the suffix is unknown, or an argument has another number of rows.
+        TypeError: If the keys are of another type, or of one that the format cannot hold.
+        OSError: If the file cannot be written.
+    """
+    path = Path(path)
+    suffix = check_suffix(path)
+    tensors = {"labels": labels, "predicted": prediction.label, "confidence": prediction.confidence}
+    tensors |= {name: getattr(prediction, name) for name in UNCERTAINTIES}
+    tensors["probs"] = prediction.probs
+    arrays: dict[str, Array] = {}
+    if ids is not None:
+        arrays["id"] = np.asarray(ids)
+    arrays |= {name: x.detach().cpu().numpy() for name, x in tensors.items() if x is not None}
+    columns = Columns(path, arrays, [], [])
+    n = len(prediction)
+    for name in arrays:
+        if name != "probs":
+            columns.check_shape(name, (n,))
     _ids(columns, n)
-    atomic_write(path, WRITERS[suffix](columns.arrays))
+    atomic_write(path, WRITERS[suffix](arrays))
+
+
+def _row_formats() -> Any:
+    """Import the formats of rows where they are needed: pyarrow is optional."""
+    check_pyarrow()
+    from simplexcal.io import _rows
+
+    return _rows
 
 
 def _optional(images: bool) -> list[str]:
-    return ["labels", "class_names", "id", *(["images"] if images else [])]
+    """Return the names of what outputs and inputs may come with."""
+    names = ["labels", "class_names", "id"]
+    if images:
+        names.append("images")
+    return names
 
 
 def _read(path: str | Path, wanted: list[str]) -> Columns:
-    reader, path = READERS[check_suffix(path)], Path(path)
+    """Read the arrays that are wanted and present."""
+    path = Path(path)
+    reader = READERS[check_suffix(path)]
     if path.is_fifo():
         raise ValueError(
             f"'{path}' is a pipe, and tables are read more than once. Write it to a file first."
         )
-    with path.open("rb"):  # what the system has to say about a path, it says itself
+    # A path that cannot be opened is the system's error, in the system's words.
+    with path.open("rb"):
         return reader(path, wanted)
 
 
 @contextmanager
-def _about(path: Path, remedy: str = "") -> Iterator[None]:
-    """Name the file in what the library says of its content."""
+def _naming(path: Path, remedy: str = "") -> Iterator[None]:
+    """Name the file in errors about its content."""
     try:
         yield
     except (ValueError, TypeError) as error:
         raise type(error)(f"'{path}': {error}{remedy}") from error
 
 
-def _check_there(columns: Columns, name: str, other: str, remedy: str) -> None:
-    path, spelt = columns.path, columns.spelt
+def _check_present(columns: Columns, name: str, other: str, remedy: str) -> None:
+    """Raise ValueError if an array is missing, with the remedy if another is there instead."""
     if name in columns:
         return
-    if other in columns.names:
-        raise ValueError(f"'{path}' holds `{other}` and no `{name}`. {remedy}")
-    found = ", ".join(map(shown, spelt[:5])) + (", …" if len(spelt) > 5 else "") or "nothing"
-    raise ValueError(f"'{path}' must hold {_spelt(name, path.suffix.lower())}; found {found}.")
+    if other in columns.array_names:
+        raise ValueError(f"'{columns.path}' holds `{other}` and no `{name}`. {remedy}")
+    expected = _describe(name, columns.path.suffix.lower())
+    found = quote_names(columns.column_names)
+    raise ValueError(f"'{columns.path}' must hold {expected}; found {found}.")
 
 
-def _spelt(name: str, suffix: str) -> str:
-    """Say how a format holds a column."""
+def _describe(name: str, suffix: str) -> str:
+    """Say how a format holds an array."""
     if suffix not in (".parquet", ".csv"):
         return f"an array `{name}`"
     if name not in STEMS:
         return f"an array `{name}`, which only .npz and .safetensors can"
-    first = ", named in its first line and separated by commas" if suffix == ".csv" else ""
-    return f"columns {STEMS[name]}_0, {STEMS[name]}_1, …{first}"
+    columns = f"columns {STEMS[name]}_0, {STEMS[name]}_1, …"
+    if suffix == ".csv":
+        return f"{columns}, named in its first line and separated by commas"
+    return columns
+
+
+def _check_predicted(path: Path, label: Tensor, n_classes: int) -> None:
+    outside = (label < 0) | (label >= n_classes)
+    if bool(outside.any()):
+        i = int(outside.int().argmax())
+        raise ValueError(
+            f"'{path}': `predicted` must lie in 0..{n_classes - 1} for {n_classes} columns of "
+            f"probs; found {int(label[i])} in row {i}."
+        )
 
 
 def _labels(columns: Columns, n: int) -> Tensor | None:
-    return columns.class_numbers("labels", n) if "labels" in columns else None
+    if "labels" not in columns:
+        return None
+    return columns.class_numbers("labels", n)
 
 
-def _outputs(columns: Columns, input: str) -> Outputs:
-    values = columns.floats(input)
-    features = columns.floats("features") if "features" in columns else None
-    if input == "logits":
-        with _about(columns.path):
+def _outputs(columns: Columns, kind: str) -> Outputs:
+    values = columns.floats(kind)
+    features = None
+    if "features" in columns:
+        features = columns.floats("features")
+    if kind == "logits":
+        with _naming(columns.path):
             return Outputs(values, features)
-    with _about(columns.path, " Or take them as they are: --input logits."):
+    with _naming(columns.path, ' Or take them as they are: pass `input` as "logits".'):
         return Outputs.from_probs(values, features)
 
 
 def _head(columns: Columns, outputs: Outputs) -> nn.Linear | None:
     """Return the last linear layer, frozen."""
+    has_bias = "head_bias" in columns
     if "head_weight" not in columns:
-        if "head_bias" in columns:
+        if has_bias:
             raise ValueError(
-                f"'{columns.path}' holds `head_bias` and no `head_weight`. Add it, or leave out both."
+                f"'{columns.path}' holds `head_bias` and no `head_weight`. "
+                "Add it, or leave out both."
             )
         return None
-    k, d, biased = outputs.n_classes, outputs.n_features, "head_bias" in columns
-    weight = columns.floats("head_weight", None if d is None else (k, d))
-    columns.check_shape("head_weight", (k, weight.shape[-1]))
+    k = outputs.n_classes
+    shape = None
+    if outputs.n_features is not None:
+        shape = (k, outputs.n_features)
+    weight = columns.floats("head_weight", shape)
+    n_features = weight.shape[-1]
+    columns.check_shape("head_weight", (k, n_features))
+    # Initial values would be drawn from the global generator, which stays untouched.
     head: nn.Linear = nn.utils.skip_init(
-        nn.Linear, weight.shape[1], k, bias=biased, dtype=weight.dtype
+        nn.Linear, n_features, k, bias=has_bias, dtype=weight.dtype
     )
     head.weight.data = weight
-    if biased:
+    if has_bias:
         head.bias.data = columns.floats("head_bias", (k,)).to(weight)
     return head.requires_grad_(False)
 
@@ -231,21 +360,24 @@ def _images(columns: Columns, n: int) -> Tensor | None:
     if "images" not in columns:
         return None
     x = columns.arrays["images"]
-    if x.dtype != np.uint8 or x.ndim not in (3, 4) or len(x) != n or x.shape[3:] not in ((), (3,)):
-        expected = f"uint8 with shape ({n}, H, W) or ({n}, H, W, 3)"
+    has_shape = x.ndim in (3, 4) and len(x) == n and x.shape[3:] in IMAGE_CHANNELS
+    if x.dtype != np.uint8 or not has_shape:
         raise ValueError(
-            f"'{columns.path}': `images` must be {expected}; got {shown(x.dtype)} {x.shape}."
+            f"'{columns.path}': `images` must be uint8 with shape ({n}, H, W) or ({n}, H, W, 3); "
+            f"got {quote(x.dtype)} {x.shape}."
         )
     return torch.from_numpy(columns.numbers("images"))
 
 
-def _class_names(columns: Columns, k: int | None = None) -> tuple[str, ...] | None:
+def _class_names(columns: Columns, n_classes: int | None = None) -> tuple[str, ...] | None:
     if "class_names" not in columns:
         return None
     x = columns.arrays["class_names"]
-    columns.check_shape("class_names", (x.size if k is None else k,))
+    if n_classes is None:
+        n_classes = x.size
+    columns.check_shape("class_names", (n_classes,))
     if x.dtype.kind != "U":
-        raise TypeError(f"'{columns.path}': `class_names` must be text; got {shown(x.dtype)}.")
+        raise TypeError(f"'{columns.path}': `class_names` must be text; got {quote(x.dtype)}.")
     return tuple(x.tolist())
 
 
@@ -254,8 +386,10 @@ def _ids(columns: Columns, n: int) -> Array | None:
         return None
     columns.check_shape("id", (n,))
     x = columns.arrays["id"]
-    if x.dtype.kind not in "iuUO" or (
-        x.dtype == object and not all(isinstance(key, str) for key in x)
-    ):
-        raise TypeError(f"'{columns.path}': `id` must be integers or text; got {shown(x.dtype)}.")
+    if x.dtype == object:
+        is_key = all(isinstance(key, str) for key in x)
+    else:
+        is_key = x.dtype.kind in "iuU"
+    if not is_key:
+        raise TypeError(f"'{columns.path}': `id` must be integers or text; got {quote(x.dtype)}.")
     return x

@@ -1,11 +1,8 @@
 """Parquet files of any size, scored row by row in bounded memory: here, or on a Ray cluster."""
 
-try:
-    import pyarrow as pa
-except ImportError as error:
-    raise ImportError(
-        'Scoring needs pyarrow, which is not installed. Run pip install "simplexcal[cli]".'
-    ) from error
+from simplexcal.io._columns import check_pyarrow
 
-from simplexcal.scoring.score import Summary as Summary
-from simplexcal.scoring.score import score as score
+check_pyarrow()  # Without it, the next imports would fail with no remedy.
+
+from simplexcal.scoring.score import Summary as Summary  # noqa: E402
+from simplexcal.scoring.score import score as score  # noqa: E402

@@ -1,35 +1,43 @@
-"""The rows to be scored: Parquet files in the order of their names, cut into slices that can be read one by one."""
+"""The rows to be scored: Parquet files in the order of their names, divided into shards."""
 
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from simplexcal.io._columns import parsing, shown
+from simplexcal.io._columns import WRITE_AGAIN, quote, reraise_parse_errors
 
-REMEDY = "It was cut short, damaged, or is of another kind: write it again."
-STREAMING: Any = {  # or what was read would stay in memory: the whole file in the end
+# With pre-buffering, or a larger buffer, the whole file would be in memory in the end.
+STREAMING: Any = {
     "pre_buffer": False,
     "buffer_size": 2**16,
     "page_checksum_verification": True,
 }
-AT_ONCE = 2**21  # values decoded at a time
+MAX_DECODED_VALUES = 2**21  # that are decoded at a time
 
 
-class Slice(NamedTuple):
-    """Some rows of one file: the unit of work, and of what a run does again after it was killed."""
+class Shard(NamedTuple):
+    """Some rows of one file: the unit of work, and of what a killed run does again.
+
+    Args:
+        number: The number of the shard.
+        path: The file.
+        start: The first row, counted in the file.
+        rows: The number of rows.
+        first: The first row, counted through all files.
+    """
 
     number: int
     path: Path
-    start: int  # in the file
+    start: int
     rows: int
-    first: int  # the number of the first row, counted through all files
+    first: int
 
     @property
     def stop(self) -> int:
@@ -38,7 +46,14 @@ class Slice(NamedTuple):
 
 
 class File(NamedTuple):
-    """A Parquet file, known by what its footer and the file system say of it: big files are not read twice."""
+    """A Parquet file.
+
+    Args:
+        path: The file.
+        name: Its path below the folder of the data set.
+        rows: The number of rows.
+        fingerprint: Size, time of change, and digest of the footer: big files are not read twice.
+    """
 
     path: Path
     name: str
@@ -48,7 +63,13 @@ class File(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Files with the same columns."""
+    """Parquet files with the same columns.
+
+    Args:
+        path: The file, or the folder of the files.
+        files: The files in the order of their names.
+        schema: Their columns.
+    """
 
     path: Path
     files: tuple[File, ...]
@@ -59,96 +80,137 @@ class Dataset:
         """The number of rows in all files."""
         return sum(file.rows for file in self.files)
 
-    def slices(self, size: int) -> list[Slice]:
-        """Return all rows in slices of ``size``; none goes across files, so that a slice needs one of them only."""
-        found: list[Slice] = []
+    def shards(self, size: int) -> list[Shard]:
+        """Return all rows in shards; each lies in one file.
+
+        Args:
+            size: The number of rows in a shard; the last one of a file may have fewer.
+        """
+        shards: list[Shard] = []
         first = 0
         for file in self.files:
             for start in range(0, file.rows, size):
                 rows = min(size, file.rows - start)
-                found.append(Slice(len(found), file.path, start, rows, first + start))
+                shards.append(Shard(len(shards), file.path, start, rows, first + start))
             first += file.rows
-        return found
+        return shards
 
-    def sample(self, columns: Sequence[str], rows: int) -> Any:
-        """Return the first rows, of one file."""
-        for piece in self.slices(rows)[:1]:
-            return next(read([piece], columns))[1]
-        return pa.schema([self.schema.field(name) for name in columns]).empty_table()
+    def sample(self, columns: Sequence[str], size: int) -> Any:
+        """Return the first rows of the first file that has any.
+
+        Args:
+            columns: The columns to read.
+            size: The number of rows at most.
+        """
+        shards = self.shards(size)
+        if not shards:
+            return pa.schema([self.schema.field(name) for name in columns]).empty_table()
+        _, table = next(read_shards(shards[:1], columns))
+        return table
 
 
 def open_dataset(path: Path) -> Dataset:
-    """Find the file, or the .parquet files in a folder and below; their columns must have the same names and types."""
-    suffix, path = (
-        path.suffix,
-        path.resolve(),
-    )  # a link may lead to a file whose name is just a number
-    paths = _paths(path, suffix)
-    found = [_file(own, own.name if own == path else str(own.relative_to(path))) for own in paths]
-    schema = found[0][1]
-    for file, other in found[1:]:
-        _check_same(paths[0], schema, file.path, other)
-    return Dataset(path, tuple(file for file, _ in found), schema)
+    """Find the Parquet files, without reading their rows.
+
+    Args:
+        path: A .parquet file, or a folder; all .parquet files in it and below are taken.
+
+    Raises:
+        ValueError: If there is no such file, if one is malformed, or if their columns differ.
+        OSError: If the path does not exist or cannot be read.
+    """
+    resolved = path.resolve()
+    # The suffix is that of the path as it is given: it may link to a file without any.
+    paths = _find_files(resolved, path.suffix)
+    files = []
+    for own in paths:
+        name = own.name
+        if own != resolved:
+            name = str(own.relative_to(resolved))
+        files.append(_open_file(own, name))
+    first, schema = files[0]
+    for file, other in files[1:]:
+        _check_same_columns(first.path, schema, file.path, other)
+    return Dataset(resolved, tuple(file for file, _ in files), schema)
 
 
-def read(slices: Sequence[Slice], columns: Sequence[str]) -> Iterator[tuple[Slice, Any]]:
-    """Yield each of the slices, which are of one file and in its order, with its rows as a table."""
-    path = slices[0].path
-    with parsing(path, REMEDY), pq.ParquetFile(path, **STREAMING) as file:
-        groups, at = _groups(file.metadata, slices[0].start, slices[-1].stop)
-        size = max(1, min(slices[0].rows, AT_ONCE // max(1, len(columns))))
-        batches = chain(file.iter_batches(size, groups, list(columns)), _no_more())
-        yield from zip(slices, _cut(batches, at, slices), strict=True)
+def read_shards(shards: Sequence[Shard], columns: Sequence[str]) -> Iterator[tuple[Shard, Any]]:
+    """Yield each shard with its rows as a table.
+
+    Args:
+        shards: Shards of one file, in its order.
+        columns: The columns to read.
+
+    Raises:
+        ValueError: If the file is malformed.
+    """
+    path = shards[0].path
+    with reraise_parse_errors(path, WRITE_AGAIN), pq.ParquetFile(path, **STREAMING) as file:
+        groups, position = _row_groups(file.metadata, shards[0].start, shards[-1].stop)
+        most = MAX_DECODED_VALUES // max(1, len(columns))
+        size = max(1, min(shards[0].rows, most))
+        rows = _RowStream(file.iter_batches(size, groups, list(columns)), position)
+        for shard in shards:
+            rows.skip(shard.start - rows.position)
+            table = pa.Table.from_batches(rows.take(shard.rows))
+            table.validate(full=True)
+            yield shard, table
 
 
-def by_file(slices: Sequence[Slice]) -> Iterator[list[Slice]]:
-    """Yield the slices of each file."""
-    own: list[Slice] = []
-    for piece in slices:
-        if own and own[0].path != piece.path:
-            yield own
-            own = []
-        own.append(piece)
-    if own:
-        yield own
+def group_by_file(shards: Sequence[Shard]) -> Iterator[list[Shard]]:
+    """Yield the shards of each file.
+
+    Args:
+        shards: Shards in the order of the files.
+    """
+    for _, group in groupby(shards, key=lambda shard: shard.path):
+        yield list(group)
 
 
-def _groups(metadata: Any, start: int, stop: int) -> tuple[list[int], int]:
-    """Return the row groups that hold the rows start..stop, and the row at which the first of them begins."""
+class _RowStream:
+    """Rows of a file in their order, from batches of any size."""
+
+    def __init__(self, batches: Iterator[Any], position: int) -> None:
+        self.position = position
+        self._batches = batches
+        self._batch = next(batches, None)
+
+    def skip(self, n: int) -> None:
+        """Pass over rows, without keeping them."""
+        for _ in self.take(n):
+            pass
+
+    def take(self, n: int) -> Iterator[Any]:
+        """Yield the next rows, as batches."""
+        while n > 0:
+            while self._batch is not None and not self._batch.num_rows:
+                self._batch = next(self._batches, None)
+            if self._batch is None:
+                raise ValueError("it holds fewer rows than it announces")
+            batch = self._batch.slice(0, n)
+            self._batch = self._batch.slice(batch.num_rows)
+            self.position += batch.num_rows
+            n -= batch.num_rows
+            yield batch
+
+
+def _row_groups(metadata: Any, start: int, stop: int) -> tuple[list[int], int]:
+    """Return the row groups that hold rows start..stop, and the first row of the first group."""
     groups: list[int] = []
-    at, begin = 0, 0
+    first_row = 0
+    position = 0
     for i in range(metadata.num_row_groups):
-        rows = metadata.row_group(i).num_rows
-        if at < stop and at + rows > start:
-            begin = begin if groups else at
+        end = position + metadata.row_group(i).num_rows
+        if position < stop and end > start:
+            if not groups:
+                first_row = position
             groups.append(i)
-        at += rows
-    return groups, begin
+        position = end
+    return groups, first_row
 
 
-def _cut(batches: Iterator[Any], at: int, slices: Sequence[Slice]) -> Iterator[Any]:
-    """Yield the rows of each slice as a table, from batches that begin at row ``at``; rows between are let go."""
-    batch = next(batches)
-    for piece in slices:
-        pieces = []
-        while at < piece.stop:
-            while not batch.num_rows:
-                batch = next(batches)
-            n = min(batch.num_rows, (piece.start if at < piece.start else piece.stop) - at)
-            if at >= piece.start:
-                pieces.append(batch.slice(0, n))
-            batch, at = batch.slice(n), at + n
-        table = pa.Table.from_batches(pieces)
-        table.validate(full=True)
-        yield table
-
-
-def _no_more() -> Iterator[Any]:
-    raise ValueError("it holds fewer rows than it announces")
-    yield
-
-
-def _paths(path: Path, suffix: str) -> list[Path]:
+def _find_files(path: Path, suffix: str) -> list[Path]:
+    """Return the file, or the .parquet files in the folder and below, sorted."""
     if path.is_file():
         if suffix.lower() != ".parquet":
             raise ValueError(
@@ -159,10 +221,7 @@ def _paths(path: Path, suffix: str) -> list[Path]:
         raise FileNotFoundError(
             f"'{path}' does not exist. Pass a .parquet file, or a folder of them."
         )
-    below = sorted(own for own in _below(path) if own.suffix == ".parquet")
-    paths = [
-        own for own in below if not any(part[0] in "._" for part in own.relative_to(path).parts)
-    ]
+    paths = sorted(own for own in _walk(path) if _is_data(own.relative_to(path)))
     if not paths:
         raise ValueError(
             f"'{path}' holds no .parquet file. Pass the folder that holds them, or a file."
@@ -170,43 +229,67 @@ def _paths(path: Path, suffix: str) -> list[Path]:
     return paths
 
 
-def _below(folder: Path) -> Iterator[Path]:
+def _is_data(path: Path) -> bool:
+    """Return whether a path below the folder is one of data; others begin with "." or "_"."""
+    is_hidden = any(name.startswith((".", "_")) for name in path.parts)
+    return path.suffix == ".parquet" and not is_hidden
+
+
+def _walk(folder: Path) -> Iterator[Path]:
     """Yield all files below; folders that are links are followed, but none is entered twice."""
     entered: set[str] = set()
     for root, folders, files in os.walk(folder, followlinks=True):
         folders.sort()
-        if (real := os.path.realpath(root)) in entered:
+        real = os.path.realpath(root)
+        if real in entered:
             folders.clear()
             continue
         entered.add(real)
-        yield from (Path(root, name) for name in files)
+        for name in files:
+            yield Path(root, name)
 
 
-def _file(path: Path, name: str) -> tuple[File, Any]:
-    with parsing(path, REMEDY), path.open("rb") as handle, pq.ParquetFile(handle) as file:
-        status, size = path.stat(), file.metadata.serialized_size
-        handle.seek(
-            max(0, status.st_size - size - 8)
-        )  # the footer is followed by its length and a magic number
+def _open_file(path: Path, name: str) -> tuple[File, Any]:
+    """Return a file, by its footer, and its schema."""
+    with (
+        reraise_parse_errors(path, WRITE_AGAIN),
+        path.open("rb") as handle,
+        pq.ParquetFile(handle) as file,
+    ):
+        status = path.stat()
+        # The footer is followed by its length and a magic number, 8 bytes.
+        handle.seek(max(0, status.st_size - file.metadata.serialized_size - 8))
         footer = hashlib.sha256(handle.read()).hexdigest()
-        schema, rows = file.schema_arrow, file.metadata.num_rows
-    twice = next((own for own in schema.names if schema.names.count(own) > 1), None)
-    if twice is not None:
-        raise ValueError(
-            f"'{path}' holds the column {shown(twice)} more than once. Keep the one that is meant."
-        )
+        schema = file.schema_arrow
+        rows = file.metadata.num_rows
+    _check_unique_columns(path, schema.names)
     return File(path, name, rows, f"{status.st_size} {status.st_mtime_ns} {footer}"), schema
 
 
-def _check_same(path: Path, schema: Any, other_path: Path, other: Any) -> None:
-    """Raise ValueError unless both files have the same columns, whatever their order and metadata."""
-    mine, its = ({field.name: field.type for field in s} for s in (schema, other))
-    for name in (*mine, *its):
-        if mine.get(name) != its.get(name):
-            there = [
-                f"{shown(kinds[name])}" if name in kinds else "nothing" for kinds in (mine, its)
-            ]
+def _check_unique_columns(path: Path, names: list[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
             raise ValueError(
-                f"All files must have the same columns; {shown(name)} is {there[0]} in '{path}' and {there[1]} in "
-                f"'{other_path}'. Write them alike, or score them apart."
+                f"'{path}' holds the column {quote(name)} more than once. "
+                "Keep the one that is meant."
             )
+
+
+def _check_same_columns(path: Path, schema: Any, other_path: Path, other: Any) -> None:
+    """Raise ValueError unless both files have the same columns, in whatever order."""
+    types = {field.name: field.type for field in schema}
+    other_types = {field.name: field.type for field in other}
+    for name in (*types, *other_types):
+        if types.get(name) != other_types.get(name):
+            raise ValueError(
+                f"All files must have the same columns; {quote(name)} is "
+                f"{_describe_type(types.get(name))} in '{path}' and "
+                f"{_describe_type(other_types.get(name))} in '{other_path}'. "
+                "Write them alike, or score them apart."
+            )
+
+
+def _describe_type(kind: Any) -> str:
+    if kind is None:
+        return "nothing"
+    return quote(kind)

@@ -1,5 +1,12 @@
-"""What is to be done, settled and checked before work starts: what is wrong with a file as a whole is said here."""
+"""What a run does, settled and checked before work starts.
 
+Faults of a file as a whole, such as a missing column, are errors here. Faults of single rows are
+reasons to reject them, which the worker finds.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from math import prod
 from pathlib import Path
@@ -7,30 +14,37 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.types as pt
 import torch
 
 import simplexcal
+from simplexcal._validation import check_count
+from simplexcal.backbone import Backbone
 from simplexcal.calibrators import Calibrator
-from simplexcal.io._arrow import STEMS
-from simplexcal.io._columns import shown
-from simplexcal.io._parquet_fields import Field, find_field, numbered_columns, settle, values
+from simplexcal.io import load_calibrator
+from simplexcal.io._arrow import StoredArray, array_name, as_lists, decode, find_array, have_shape
+from simplexcal.io._columns import STEMS, UNCERTAINTIES, Array, quote, quote_names
+from simplexcal.io.native import check_fingerprint
 from simplexcal.network_spec import NETWORK_ERRORS, Network, blaming_the_inputs
 from simplexcal.scoring.dataset import Dataset
 from simplexcal.scoring.worker import (
     ROW_NUMBER,
-    UNCERTAINTIES,
     Job,
-    Scorer,
-    digest_of,
-    load_checked,
+    Worker,
+    format_shape,
+    list_shape,
+    load_backbone,
 )
-from simplexcal.types import Outputs, Prediction
+from simplexcal.types import Prediction
 
-MOST, OF_A_NETWORK = 8192, 256  # rows in a batch at most
-AT_ONCE = 2**21  # values in a batch at most
-SAMPLE, EXAMPLES = 256, 10  # rows that are looked at beforehand, and that a network is tried on
-IN_A_SLICE = 4  # batches
-FORMAT = 1  # goes up when parts of earlier versions cannot be used
+MAX_BATCH_ROWS = 8192
+MAX_NETWORK_BATCH_ROWS = 256
+MAX_BATCH_VALUES = 2**21
+BATCHES_PER_SHARD = 4
+SAMPLE_ROWS = 256  # that are read beforehand
+EXAMPLE_ROWS = 10  # that a network is tried on
+OUTPUT_COLUMNS = ("predicted", "confidence", *UNCERTAINTIES, ROW_NUMBER, "reason")
+FORMAT = 2  # goes up when shards of earlier versions cannot be used
 
 
 def plan(
@@ -41,30 +55,53 @@ def plan(
     key: str | None,
     batch_size: int | None,
     with_probs: bool,
-) -> Job:
-    """Return the job, if the calibrator, the network and the columns fit together."""
+) -> Worker:
+    """Return a worker for the run, if the calibrator, the network and the columns fit together.
+
+    Args:
+        calibrator: The file of the calibrator.
+        data: The rows.
+        kind: "logits" or "probs", or None for those that the columns hold.
+        network: The network that takes the rows as inputs, or None.
+        key: The column that names a row; None takes `id`, or else the number of the row.
+        batch_size: The number of rows that are scored at a time, or None to choose one.
+        with_probs: Whether to write the probabilities of all classes.
+
+    Raises:
+        ValueError: If an argument is invalid, a column is missing, or something does not fit.
+        TypeError: If a column is of another type.
+        OSError: If a file cannot be read.
+    """
     calibrator = calibrator.resolve()
-    digest = digest_of(calibrator)
-    fitted, header = load_checked(calibrator, digest)
-    network = None if network is None else _resolved(network)
-    job = Job(calibrator, digest, network, (), _key(data, key), 1, with_probs)
+    fitted, header = load_calibrator(calibrator)
+    key = _find_key(data, key)
     if network is None:
-        fields = _output_fields(data, _kind(data, kind), calibrator, fitted)
+        arrays = _find_outputs(data, _find_kind(data, kind), calibrator, fitted)
     elif kind is None:
-        fields = (_input_field(data),)
+        arrays = (_find_inputs(data),)
+        network = _with_absolute_path(network)
     else:
         raise ValueError(
-            "--kind tells what saved outputs are, and --model takes raw inputs. Give one of the two."
+            "`kind` says what saved outputs are, and `network` takes raw inputs. "
+            "Pass one of the two."
         )
-    job = job._replace(fields=fields, batch_size=_batch_size(batch_size, fields, network))
-    scorer = Scorer(job)
-    _check_fingerprint(scorer, header)
-    return job._replace(schema=_schema(data, scorer))
+    size = _choose_batch_size(batch_size, arrays, network)
+    job = Job(calibrator, header["checksum"], network, arrays, key, size, with_probs)
+    backbone = None
+    if network is not None:
+        backbone = load_backbone(network)
+        check_fingerprint(header, backbone, calibrator)
+    job = job._replace(schema=_output_schema(data, job, fitted, backbone))
+    return Worker(job, fitted, backbone)
 
 
 def manifest(job: Job, data: Dataset) -> dict[str, Any]:
-    """Return what a run depends on, to tell whether the parts of an earlier one can be used."""
-    network = job.network
+    """Return what a run depends on: shards of an earlier one can be used if it is the same.
+
+    Args:
+        job: The job.
+        data: The rows.
+    """
     return {
         "format": FORMAT,
         "versions": {
@@ -73,170 +110,229 @@ def manifest(job: Job, data: Dataset) -> dict[str, Any]:
             "pyarrow": pa.__version__,
         },
         "input": {file.name: f"{file.rows} {file.fingerprint}" for file in data.files},
-        "calibrator": job.digest,
-        "network": network
-        and [network.model, network.head, network.weights and digest_of(network.weights)],
+        "calibrator": job.checksum,
+        "network": _describe_network(job.network),
         "settings": {
             "key": job.key,
             "batch_size": job.batch_size,
             "probs": job.with_probs,
-            "fields": job.fields[0].name,
+            "array": job.arrays[0].name,
         },
     }
 
 
-def _resolved(network: Network) -> Network:
-    return network._replace(
-        weights=network.weights and network.weights.absolute()
-    )  # a link has the right suffix
+def _describe_network(network: Network | None) -> list[str | None] | None:
+    """Return the names of a network, and the digest of its weights."""
+    if network is None:
+        return None
+    digest = None
+    if network.weights is not None:
+        digest = hashlib.sha256(network.weights.read_bytes()).hexdigest()
+    return [network.model, network.head, digest]
 
 
-def _kind(data: Dataset, kind: str | None) -> str:
-    """Return what the columns hold, by their names, which must leave no doubt."""
+def _with_absolute_path(network: Network) -> Network:
+    """Return the network with a path that other processes understand.
+
+    Links stay, since the file that they lead to may have no suffix.
+    """
+    if network.weights is None:
+        return network
+    return network._replace(weights=network.weights.absolute())
+
+
+def _find_kind(data: Dataset, kind: str | None) -> str:
+    """Return "logits" or "probs", as the columns are named; they must leave no choice."""
     if kind not in (None, "logits", "probs"):
         raise ValueError(f'`kind` must be "logits" or "probs"; got {kind!r}.')
-    names = data.schema.names
-    there = [
-        name for name in ("logits", "probs") if name in names or numbered_columns(data.schema, name)
-    ]
-    if len(there) == 2 and kind is None:
+    names = {array_name(column) for column in data.schema.names}
+    present = [name for name in ("logits", "probs") if name in names]
+    if kind in present:
+        return str(kind)
+    if not present:
+        raise _no_outputs(data, kind or "logits")
+    if kind is not None:
         raise ValueError(
-            f"'{data.path}' holds `logits` and `probs`. Say which are meant: --kind logits or --kind probs."
+            f"'{data.path}' holds `{present[0]}` and no `{kind}`. Leave out `kind` to take them."
         )
-    if kind in there or (kind is None and there):
-        return kind or there[0]
-    if there:
+    if len(present) == 2:
         raise ValueError(
-            f"'{data.path}' holds `{there[0]}` and no `{kind}`. Leave out --kind to take them."
+            f"'{data.path}' holds `logits` and `probs`. "
+            'Say which are meant: pass `kind` as "logits" or "probs".'
         )
-    if "inputs" in names:
-        raise ValueError(
-            f"'{data.path}' holds a network's `inputs`. Give --model package.module:factory too."
+    return present[0]
+
+
+def _no_outputs(data: Dataset, kind: str) -> ValueError:
+    """Return the error that a file holds no outputs."""
+    if "inputs" in data.schema.names:
+        return ValueError(
+            f"'{data.path}' holds the `inputs` of a network. Pass `network`, to take them."
         )
-    name = kind or "logits"
-    raise _missing(
-        data, f"columns {STEMS[name]}_0, {STEMS[name]}_1, … or a column `{name}` of lists"
-    )
+    stem = STEMS[kind]
+    return _missing(data, f"columns {stem}_0, {stem}_1, … or a column `{kind}` of lists")
 
 
 def _missing(data: Dataset, expected: str) -> ValueError:
-    names = data.schema.names
-    found = ", ".join(map(shown, names[:5])) + (", …" if len(names) > 5 else "") or "nothing"
+    """Return the error that a file lacks a column."""
+    found = quote_names(data.schema.names)
     return ValueError(f"'{data.path}' must hold {expected}; found {found}.")
 
 
-def _key(data: Dataset, key: str | None) -> str | None:
-    """Return the column that names each row, or None, if there is none and none was asked for."""
-    if key is None and "id" not in data.schema.names:
-        return None
-    key = key or "id"
+def _find_key(data: Dataset, key: str | None) -> str | None:
+    """Return the column that names a row, or None if there is none and none was asked for."""
+    if key is None:
+        if "id" not in data.schema.names:
+            return None
+        key = "id"
     if key not in data.schema.names:
-        raise _missing(data, f"the column {shown(key)}, which --key names")
-    if key in ("predicted", "confidence", *UNCERTAINTIES, ROW_NUMBER, "reason") or key.startswith(
-        "prob_"
-    ):
+        raise _missing(data, f"the column {quote(key)}, which `key` names")
+    if key in OUTPUT_COLUMNS or key.startswith("prob_"):
         raise ValueError(
-            f"--key must not be {shown(key)}, which is a column of the output. Rename it in the input."
+            f"`key` must not be {quote(key)}, which is a column of the output. "
+            "Rename it in the input."
         )
-    kind, types = data.schema.field(key).type, pa.types
-    usable = (
-        types.is_integer,
-        types.is_string,
-        types.is_large_string,
-        types.is_binary,
-        types.is_fixed_size_binary,
-    )
-    if not any(test(kind) for test in (*usable, types.is_temporal)):
+    kind = data.schema.field(key).type
+    if not _is_key_type(kind):
         raise TypeError(
-            f"'{data.path}': column {shown(key)} must hold integers, text or times; it holds {shown(kind)}."
+            f"'{data.path}': column {quote(key)} must hold integers, text or times; "
+            f"it holds {quote(kind)}."
         )
     return key
 
 
-def _output_fields(data: Dataset, kind: str, path: Path, fitted: Calibrator) -> tuple[Field, ...]:
-    k, d = fitted.n_classes or 0, fitted.n_features or 0
-    wanted = {kind: (k, f"'{path}' is for {k} classes.")}
-    if needs_features(fitted):
-        wanted["features"] = (d, f"'{path}' needs {d}, of the layer that it was fitted on.")
-    found = {name: find_field(data.path, data.schema, name) for name in wanted}
-    if "features" in wanted and found["features"] is None:
-        raise _missing(
-            data,
-            f"columns feature_0, … or a column `features` of lists, {d} in a row, as '{path}' needs them",
-        )
-    fields = [field for field in found.values() if field is not None]
-    sample = data.sample([name for field in fields for name in field.columns], SAMPLE)
-    settled = [
-        settle(data.path, field, sample, (wanted[field.name][0],), wanted[field.name][1])
-        for field in fields
-    ]
-    widest = pa.float64() if any(field.type == pa.float64() for field in settled) else pa.float32()
-    return tuple(field._replace(type=widest) for field in settled)
+def _is_key_type(kind: Any) -> bool:
+    tests = (
+        pt.is_integer,
+        pt.is_string,
+        pt.is_large_string,
+        pt.is_binary,
+        pt.is_fixed_size_binary,
+        pt.is_temporal,
+    )
+    return any(test(kind) for test in tests)
 
 
-def _input_field(data: Dataset) -> Field:
-    field = find_field(data.path, data.schema, "inputs", as_float=False)
-    if field is None:
+def _find_outputs(
+    data: Dataset, kind: str, path: Path, fitted: Calibrator
+) -> tuple[StoredArray, ...]:
+    """Return where the rows hold what the calibrator reads; all arrays have one type."""
+    n_classes = fitted.n_classes or 0
+    widths = {kind: n_classes}
+    remedies = {kind: f"'{path}' is for {n_classes} classes."}
+    if fitted.reads_features:
+        n_features = fitted.n_features or 0
+        widths["features"] = n_features
+        remedies["features"] = f"'{path}' needs {n_features}, of the layer that it was fitted on."
+    arrays = []
+    for name, width in widths.items():
+        stored = find_array(data.path, data.schema, name)
+        if stored is None:
+            columns = f"columns {STEMS[name]}_0, … or a column `{name}` of lists"
+            raise _missing(data, f"{columns}, {width} in a row, as '{path}' needs them")
+        arrays.append(_with_width(data, stored.as_floats(), width, remedies[name]))
+    widest = pa.float32()
+    if any(stored.type == pa.float64() for stored in arrays):
+        widest = pa.float64()
+    return tuple(stored._replace(type=widest) for stored in arrays)
+
+
+def _find_inputs(data: Dataset) -> StoredArray:
+    """Return where the rows hold inputs; their shape is that of most rows of a sample."""
+    stored = find_array(data.path, data.schema, "inputs", nested=True)
+    if stored is None:
         raise _missing(data, "a column `inputs` of lists, for the network")
-    return settle(data.path, field, data.sample(["inputs"], SAMPLE), None)
-
-
-def needs_features(calibrator: Calibrator) -> bool:
-    """Return whether the calibrator takes features, by asking for a prediction without."""
-    try:
-        calibrator(Outputs(torch.zeros(1, calibrator.n_classes or 0)))
-    except ValueError:
-        return True
-    return False
-
-
-def _batch_size(wanted: int | None, fields: tuple[Field, ...], network: Network | None) -> int:
-    if wanted is not None:
-        if wanted < 1:
-            raise ValueError(f"--batch-size must be at least 1; got {wanted}.")
-        return wanted
-    width = sum(prod(n or 1 for n in field.shape) for field in fields)
-    return max(1, min(MOST if network is None else OF_A_NETWORK, AT_ONCE // width))
-
-
-def _check_fingerprint(scorer: Scorer, header: dict[str, Any]) -> None:
-    if scorer.backbone is not None and header["fingerprint"] not in (
-        None,
-        scorer.backbone.fingerprint(),
-    ):
+    if None not in stored.shape:
+        return stored
+    shape = _most_common_shape(_sample_lists(data, stored)) or ()
+    if len(shape) != len(stored.shape):
         raise ValueError(
-            f"'{scorer.job.calibrator}' was calibrated for another network than that of --model and --weights."
+            f"'{data.path}': column {quote(stored.name)} must hold lists; "
+            "those of its first rows are empty."
         )
+    return stored._replace(shape=shape)
 
 
-def _schema(data: Dataset, scorer: Scorer) -> Any:
-    """Return the schema of the scored rows, by scoring one row; a network must be able to take one of the first."""
-    job = scorer.job
-    arrays = [_examples(data, field) for field in job.fields]
+def _with_width(data: Dataset, stored: StoredArray, width: int, remedy: str) -> StoredArray:
+    """Return the array with so many numbers in a row.
+
+    Its columns, or at least one list of a sample, must have as many.
+    """
+    found = stored.shape
+    if None in found:
+        lists = _sample_lists(data, stored)
+        if not len(lists) or have_shape(lists, (width,)).any():
+            return stored._replace(shape=(width,))
+        found = _most_common_shape(lists) or found
+    if found != (width,):
+        raise ValueError(
+            f"'{data.path}' has {format_shape(found)} {stored.name} in a row; {remedy}"
+        )
+    return stored
+
+
+def _sample_lists(data: Dataset, stored: StoredArray) -> Any:
+    """Return the lists of the first rows."""
+    return as_lists(data.sample(stored.columns, SAMPLE_ROWS)[stored.name])
+
+
+def _most_common_shape(lists: Any) -> tuple[int, ...] | None:
+    """Return the shape of most lists, or None where all are null."""
+    shapes = Counter(list_shape(row) for row in lists.to_pylist() if row is not None)
+    if not shapes:
+        return None
+    return shapes.most_common(1)[0][0]
+
+
+def _choose_batch_size(
+    batch_size: int | None, arrays: Sequence[StoredArray], network: Network | None
+) -> int:
+    """Return the number of rows in a batch: as given, or as many as memory allows."""
+    if batch_size is not None:
+        return check_count("batch_size", batch_size)
+    most = MAX_BATCH_ROWS
+    if network is not None:
+        most = MAX_NETWORK_BATCH_ROWS
+    width = sum(prod(_row_shape(stored)) for stored in arrays)
+    return max(1, min(most, MAX_BATCH_VALUES // max(1, width)))
+
+
+def _row_shape(stored: StoredArray) -> tuple[int, ...]:
+    """Return the shape of a row, which is settled."""
+    return tuple(length or 0 for length in stored.shape)
+
+
+def _output_schema(data: Dataset, job: Job, fitted: Calibrator, backbone: Backbone | None) -> Any:
+    """Return the schema of the scored rows, by scoring one row."""
+    worker = Worker(job, fitted, backbone)
+    examples = [_example_rows(data, stored) for stored in job.arrays]
     with blaming_the_inputs(data.path), torch.no_grad():
-        columns = scorer.columns(_first_prediction(scorer, arrays))
-    key = data.schema.field(job.key).type if job.key else pa.int64()
-    types = {
-        job.key or ROW_NUMBER: key,
-        **{name: pa.from_numpy_dtype(x.dtype) for name, x in columns.items()},
-    }
+        columns = worker.columns(_predict_one(worker, examples))
+    types = {ROW_NUMBER: pa.int64()}
+    if job.key is not None:
+        types = {job.key: data.schema.field(job.key).type}
+    types |= {name: pa.from_numpy_dtype(x.dtype) for name, x in columns.items()}
     return pa.schema(list(types.items()))
 
 
-def _first_prediction(scorer: Scorer, arrays: list[Any]) -> Prediction:
-    *others, last = ([x[i : i + 1] for x in arrays] for i in range(len(arrays[0])))
-    for row in others:
+def _predict_one(worker: Worker, examples: list[Array]) -> Prediction:
+    """Predict the first row that the network can take; raise the last row's error if none is."""
+    last = len(examples[0]) - 1
+    for i in range(last):
         with suppress(*NETWORK_ERRORS):
-            return scorer.predict(row)
-    return scorer.predict(last)
+            return worker.predict([x[i : i + 1] for x in examples])
+    return worker.predict([x[last:] for x in examples])
 
 
-def _examples(data: Dataset, field: Field) -> Any:
+def _example_rows(data: Dataset, stored: StoredArray) -> Array:
     """Return rows: a made-up one for a calibrator, the first good ones for a network."""
-    shape = tuple(n or 0 for n in field.shape)
-    made = np.full((1, *shape), 1 / shape[0], field.type.to_pandas_dtype())
-    if field.name != "inputs":
-        return made
-    x, reasons = values(data.sample(["inputs"], SAMPLE), field)
-    good = x[reasons == ""][:EXAMPLES]
-    return good if len(good) else made
+    shape = _row_shape(stored)
+    made_up = np.full((1, *shape), 1 / shape[0], stored.type.to_pandas_dtype())
+    if stored.name != "inputs":
+        return made_up
+    decoded = decode(data.sample(stored.columns, SAMPLE_ROWS), stored)
+    usable = ~decoded.null & np.isfinite(decoded.values)
+    good = decoded.fits & usable.reshape(len(usable), -1).all(1)
+    if not good.any():
+        return made_up
+    return decoded.values[good][:EXAMPLE_ROWS]

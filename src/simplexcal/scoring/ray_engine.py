@@ -1,7 +1,8 @@
-"""Scoring on Ray: the slices are a data set, a task scores one, and this process writes what comes back.
+"""Scoring on Ray: a task scores one shard, and this process writes what comes back.
 
-So every machine of the cluster needs the library, and must see the input, the calibrator and the network under the
-same paths; the output is written here alone. A task whose worker or machine dies is done again elsewhere by Ray.
+So every machine of the cluster needs the library, and must see the input, the calibrator and the
+network under the same paths. Only this process writes. Ray repeats a task elsewhere if its worker
+or its machine dies.
 """
 
 import logging
@@ -14,61 +15,71 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from simplexcal.scoring.dataset import Slice, read
-from simplexcal.scoring.worker import Job, Part, scorer_of
+from simplexcal.scoring.dataset import Shard, read_shards
+from simplexcal.scoring.worker import Job, ShardResult, load_worker
 
 ERRORS = {own.__name__: own for own in (ValueError, TypeError, OSError, ImportError, RuntimeError)}
-MOST_BLOCKS = 1000  # of the data set of slices; each is a task
-REMEDY = "Check the address, Ray's version, and the token: RAY_AUTH_MODE and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH."
+MAX_BLOCKS = 1000  # of the data set of shards; each is a task
+REMEDY = (
+    "Check the address, Ray's version, and the token: RAY_AUTH_MODE and RAY_AUTH_TOKEN or "
+    "RAY_AUTH_TOKEN_PATH."
+)
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
-ALONE = {
-    "RAY_AUTH_MODE": "token",
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-}  # the latter: listen on 127.0.0.1 only
+# The second setting makes Ray listen on 127.0.0.1 only.
+ON_LOOPBACK = {"RAY_AUTH_MODE": "token", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 
-def scored_by_ray(job: Job, slices: Sequence[Slice], address: str | None) -> Generator[Part]:
-    """Yield the parts of all slices, in whatever order they are done."""
-    with _connected(address) as ray, _speaking_plainly(ray):
-        items = [{**piece._asdict(), "path": str(piece.path)} for piece in slices]
-        data = ray.data.from_items(items, override_num_blocks=min(len(items), MOST_BLOCKS))
-        for row in data.map(_work, fn_kwargs={"job": job}, num_cpus=1).iter_rows():
+def score_on_ray(job: Job, shards: Sequence[Shard], address: str | None) -> Generator[ShardResult]:
+    """Yield the results of all shards, in whatever order they are done.
+
+    Args:
+        job: What to do with a shard.
+        shards: The shards.
+        address: The cluster, as host:port; None starts one on this machine for this run.
+
+    Raises:
+        OSError: If the cluster cannot be used, or fails.
+        ImportError: If Ray is not installed.
+    """
+    with _connected(address) as ray, _errors_in_one_line(ray):
+        items = [{**shard._asdict(), "path": str(shard.path)} for shard in shards]
+        data = ray.data.from_items(items, override_num_blocks=min(len(items), MAX_BLOCKS))
+        for row in data.map(_score_shard, fn_kwargs={"job": job}, num_cpus=1).iter_rows():
             if row["error"]:
                 raise ERRORS[row["kind"]](row["error"])
-            yield Part(row["number"], row["scored"], row["rejected"])
+            yield ShardResult(row["number"], row["scored"], row["rejected"])
 
 
-def _work(row: dict[str, Any], job: Job) -> dict[str, Any]:
-    """Score one slice; what is wrong with it is told as data, since an exception would arrive as Ray's own."""
-    piece = Slice(**{**row, "path": Path(row["path"])})
-    part, kind, said = Part(piece.number, b"", b""), "", ""
+def _score_shard(row: dict[str, Any], job: Job) -> dict[str, Any]:
+    """Score one shard; an error is returned as data, since Ray would wrap an exception."""
+    shard = Shard(**{**row, "path": Path(row["path"])})
+    result = ShardResult(shard.number, b"", b"")
+    kind = ""
+    message = ""
     try:
-        _, table = next(read([piece], job.columns))
-        part = scorer_of(job)(piece, table)
+        _, table = next(read_shards([shard], job.columns))
+        result = load_worker(job)(shard, table)
     except tuple(ERRORS.values()) as error:
         kind = next(name for name, own in ERRORS.items() if isinstance(error, own))
-        said = str(error) or repr(error)
-    return {**part._asdict(), "kind": kind, "error": said}
+        message = str(error) or repr(error)
+    return {**result._asdict(), "kind": kind, "error": message}
 
 
 @contextmanager
 def _connected(address: str | None) -> Iterator[Any]:
-    """Connect to the cluster, or start one on this machine alone, for this run; one that is in use stays as it is."""
-    for name, value in (
-        QUIET if address else QUIET | {**ALONE, "RAY_AUTH_TOKEN": token_hex(32)}
-    ).items():
-        os.environ.setdefault(name, value)  # before the import, which reads them
-    try:
-        import ray
-        import ray.data
-    except ImportError as error:
-        raise ImportError(
-            '--engine ray needs Ray, which is not installed. Run pip install "simplexcal[ray]".'
-        ) from error
+    """Connect to the cluster, or start one here; a connection that is in use stays as it is."""
+    settings = dict(QUIET)
+    if address is None:
+        settings |= {**ON_LOOPBACK, "RAY_AUTH_TOKEN": token_hex(32)}
+    for name, value in settings.items():
+        # The import of Ray reads them.
+        os.environ.setdefault(name, value)
+    ray = _import_ray()
     if ray.is_initialized():
         yield ray
         return
-    with redirect_stdout(sys.stderr):  # to which Ray would print what happens to its nodes
+    # Ray prints to stdout what happens to its nodes.
+    with redirect_stdout(sys.stderr):
         try:
             _start(ray, address)
             yield ray
@@ -76,8 +87,23 @@ def _connected(address: str | None) -> Iterator[Any]:
             ray.shutdown()
 
 
+def _import_ray() -> Any:
+    try:
+        import ray
+        import ray.data
+    except ImportError as error:
+        raise ImportError(
+            'The engine "ray" needs Ray, which is not installed. Run pip install "simplexcal[ray]".'
+        ) from error
+    return ray
+
+
 def _start(ray: Any, address: str | None) -> None:
+    """Connect to the cluster, or start one on this machine."""
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+    where = "on this machine"
+    if address is not None:
+        where = f"at '{address}'"
     try:
         if address is None:
             ray.init("local", include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
@@ -85,8 +111,9 @@ def _start(ray: Any, address: str | None) -> None:
             _check_reachable(address)
             ray.init(address, **quiet)
     except Exception as error:  # of many kinds: no such host, another version, a wrong token
-        where = "on this machine" if address is None else f"at '{address}'"
-        raise OSError(f"No Ray cluster {where} could be used: {_line(error)}. {REMEDY}") from error
+        raise OSError(
+            f"No Ray cluster {where} could be used: {_first_line(error)}. {REMEDY}"
+        ) from error
 
 
 def _check_reachable(address: str) -> None:
@@ -97,16 +124,19 @@ def _check_reachable(address: str) -> None:
 
 
 @contextmanager
-def _speaking_plainly(ray: Any) -> Iterator[None]:
-    """Turn what goes wrong in the cluster into one line; show none of Ray's progress."""
+def _errors_in_one_line(ray: Any) -> Iterator[None]:
+    """Turn an error of the cluster into one line, and silence Ray's progress."""
     ray.data.DataContext.get_current().enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     try:
         yield
     except ray.exceptions.RayError as error:
         remedy = "Start the same command again: it goes on where it stopped."
-        raise OSError(f"The work on Ray failed: {_line(error)}. {remedy}") from error
+        raise OSError(f"The work on Ray failed: {_first_line(error)}. {remedy}") from error
 
 
-def _line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    if not lines:
+        return type(error).__name__
+    return lines[0].rstrip(".")

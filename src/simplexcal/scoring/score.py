@@ -1,4 +1,4 @@
-"""Score Parquet files: plan, score what is missing, put the parts together."""
+"""Score Parquet files: plan, score the missing shards, put the results together."""
 
 import time
 from collections.abc import Generator, Sequence
@@ -7,28 +7,38 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simplexcal._progress import track
+from simplexcal.io._atomic import check_output_path
 from simplexcal.network_spec import Network
-from simplexcal.scoring.dataset import Dataset, Slice, by_file, open_dataset, read
-from simplexcal.scoring.plan import IN_A_SLICE, manifest, plan
-from simplexcal.scoring.shards import Parts
-from simplexcal.scoring.worker import Job, Part, Scorer
+from simplexcal.scoring.dataset import Dataset, Shard, group_by_file, open_dataset, read_shards
+from simplexcal.scoring.plan import BATCHES_PER_SHARD, manifest, plan
+from simplexcal.scoring.shards import ShardFolder
+from simplexcal.scoring.worker import ShardResult, Worker
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What came of a run: how many rows were scored and how many rejected, and where they are."""
+    """What came of a run.
+
+    Args:
+        output: The file of scored rows.
+        rows: How many rows were scored.
+        n_rejected: How many rows were rejected.
+        rejected: The file of rejected rows, or None where there are none.
+        n_resumed: How many rows, of both kinds, an earlier run had done.
+        seconds: How long the run took.
+    """
 
     output: Path
     rows: int
     n_rejected: int
     rejected: Path | None
-    n_resumed: int  # rows, of both kinds, that an earlier run had done
+    n_resumed: int
     seconds: float
 
 
 def score(
     calibrator: Path,
-    input: Path,
+    input: Path,  # noqa: A002
     output: Path,
     *,
     kind: str | None = None,
@@ -43,71 +53,92 @@ def score(
 ) -> Summary:
     """Score the rows of a Parquet file, or of a folder of them, and write one Parquet file.
 
-    The rows hold logits or probs, as ``kind`` says where there are both, with features where the calibrator needs
-    them; or `inputs` for ``network``. Each row of the output has the ``key`` of its row, by default `id` or else the
-    row's number, the predicted class, the confidence, and the uncertainties that the method has; with ``probs`` the
-    calibrated probabilities too. Rows that cannot be scored go to a file `*.rejected.parquet` beside it.
+    The rows hold logits or probabilities, with features where the calibrator reads them; or
+    `inputs` for ``network``. Each row of the output has the key of its row, the predicted class,
+    the confidence, and the uncertainties that the method has. Rows that cannot be scored go to a
+    file `*.rejected.parquet` beside it, with the reason.
 
-    Memory does not grow with the number of rows. The work is kept in a folder `*.parts` until all is done: after an
-    interruption the same call goes on there, with either engine, and the output is the same, byte for byte.
-    ``engine`` is "local", in this process, or "ray": on the cluster at ``address``, or on all cores of this machine.
+    Memory does not grow with the number of rows. The work is kept in a folder `*.shards` until all
+    is done: after an interruption the same call goes on there, with either engine, and the output
+    is the same, byte for byte.
+
+    Args:
+        calibrator: A file from ``save_calibrator``.
+        input: A .parquet file, or a folder of them.
+        output: The file to write, .parquet.
+        kind: "logits" or "probs", where the rows hold both.
+        network: The network, where the rows hold its inputs.
+        key: The column that names a row. The default is `id`, or else the number of the row.
+        probs: Whether to write the calibrated probabilities of all classes.
+        engine: "local", in this process, or "ray".
+        address: The Ray cluster, as host:port. The default is one on all cores of this machine.
+        batch_size: The number of rows that are scored at a time.
+        restart: Whether to delete what an earlier run left.
+        progress: Whether to show progress on stderr.
+
+    Raises:
+        ValueError: If an argument is invalid, or a file is malformed or does not fit.
+        TypeError: If a column is of another type.
+        OSError: If a file cannot be read or written, or the cluster fails.
+        ImportError: If Ray is needed and not installed.
     """
     start = time.perf_counter()
     _check_engine(engine, address)
     data = open_dataset(input)
-    _check_output(output, data)
-    job = plan(calibrator, data, kind, network, key, batch_size, probs)
-    slices, parts = data.slices(IN_A_SLICE * job.batch_size), Parts(output)
-    with parts.opened(manifest(job, data), restart):
-        missing = parts.missing(slices)
-        with closing(_engine(engine, job, missing, address)) as results:
+    folder = ShardFolder(output)
+    _check_output(folder, data)
+    worker = plan(calibrator, data, kind, network, key, batch_size, probs)
+    shards = data.shards(BATCHES_PER_SHARD * worker.job.batch_size)
+    with folder.opened(manifest(worker.job, data), restart):
+        missing = folder.missing(shards)
+        with closing(_score_shards(engine, worker, missing, address)) as results:
             for _ in track(missing, "Scoring", progress):
-                parts.put(next(results))
-        rows, n_rejected = parts.assemble(slices, job.schema)
-    resumed = data.rows - sum(piece.rows for piece in missing)
-    rejected = parts.rejected if n_rejected else None
-    return Summary(output, rows, n_rejected, rejected, resumed, time.perf_counter() - start)
+                folder.write(next(results))
+        rows, n_rejected = folder.assemble(shards, worker.job.schema)
+    rejected = None
+    if n_rejected:
+        rejected = folder.rejected
+    n_resumed = data.rows - sum(shard.rows for shard in missing)
+    return Summary(output, rows, n_rejected, rejected, n_resumed, time.perf_counter() - start)
 
 
-def _engine(engine: str, job: Job, slices: Sequence[Slice], address: str | None) -> Generator[Part]:
-    if engine == "local" or not slices:
-        return _scored_here(job, slices)
-    from simplexcal.scoring.ray_engine import scored_by_ray
+def _score_shards(
+    engine: str, worker: Worker, shards: Sequence[Shard], address: str | None
+) -> Generator[ShardResult]:
+    """Yield the results of all shards, in whatever order they are done."""
+    if engine == "local" or not shards:
+        return _score_locally(worker, shards)
+    from simplexcal.scoring.ray_engine import score_on_ray
 
-    return scored_by_ray(job, slices, address)
+    return score_on_ray(worker.job, shards, address)
 
 
-def _scored_here(job: Job, slices: Sequence[Slice]) -> Generator[Part]:
-    scorer = Scorer(job)
-    for own in by_file(slices):
-        for piece, table in read(own, job.columns):
-            yield scorer(piece, table)
+def _score_locally(worker: Worker, shards: Sequence[Shard]) -> Generator[ShardResult]:
+    """Yield the results of all shards, in their order."""
+    for group in group_by_file(shards):
+        for shard, table in read_shards(group, worker.job.columns):
+            yield worker(shard, table)
 
 
 def _check_engine(engine: str, address: str | None) -> None:
     if engine not in ("local", "ray"):
         raise ValueError(f'`engine` must be "local" or "ray"; got {engine!r}.')
     if engine == "local" and address is not None:
-        raise ValueError("--address is that of a Ray cluster: give --engine ray too.")
+        raise ValueError('`address` is that of a Ray cluster. Pass `engine` as "ray" too.')
 
 
-def _check_output(output: Path, data: Dataset) -> None:
-    """Refuse what cannot be written before hours are spent on it."""
-    if output.suffix != ".parquet":
-        raise ValueError(f"--output must end in .parquet; got '{output}'.")
-    if not output.parent.is_dir():
-        raise FileNotFoundError(
-            f"--output is to go to '{output.parent}', which is no folder. Make it first."
-        )
-    if output.is_dir():
-        raise IsADirectoryError(f"--output '{output}' is a folder. Give the name of a file.")
-    if output.resolve() == data.path or (
-        data.path.is_dir() and output.resolve().is_relative_to(data.path)
-    ):
+def _check_output(folder: ShardFolder, data: Dataset) -> None:
+    """Reject an output that cannot be written, or that would be read as input."""
+    output = folder.output
+    check_output_path(output, [".parquet"])
+    resolved = output.resolve()
+    is_below = data.path.is_dir() and resolved.is_relative_to(data.path)
+    if resolved == data.path or is_below:
         raise ValueError(
-            f"--output '{output}' would be read as input the next time. Write it to another folder."
+            f"`output` '{output}' would be read as input the next time. Write it to another folder."
         )
-    if (rejected := Parts(output).rejected).resolve() == data.path:
+    if folder.rejected.resolve() == data.path:
         raise ValueError(
-            f"'{rejected}', where rejected rows go, is the input. Give --output another name."
+            f"'{folder.rejected}', where rejected rows go, is the input. "
+            "Give `output` another name."
         )

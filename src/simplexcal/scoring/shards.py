@@ -1,133 +1,167 @@
-"""The folder of parts beside the output: each slice's result is written once, and a run goes on where one stopped."""
+"""The folder of shard results beside the output.
+
+Each result is written once, so that a run goes on where an earlier one stopped.
+"""
 
 import json
-import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from secrets import token_hex
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from simplexcal.io._atomic import atomic_write
-from simplexcal.scoring.dataset import Slice
-from simplexcal.scoring.worker import Part
+from simplexcal.io._atomic import atomic_open, atomic_write
+from simplexcal.scoring.dataset import Shard
+from simplexcal.scoring.worker import WRITE_OPTIONS, ShardResult
 
 OWN = re.compile(r"\d{8}(\.rejected)?\.parquet|\.[0-9a-f]{16}\.part|manifest\.json|lock")
-ROW_GROUP = 2**20  # values in a row group of the output, about
+ROW_GROUP_VALUES = 2**20  # in a row group of the output, about
+DESCRIPTIONS = {
+    "input": "input files",
+    "settings": "settings (`key`, `kind`, `batch_size` or `probs`)",
+    "format": "versions",
+}
 
 
-class Parts:
-    """Of one output. A file that is there is whole, since all are written whole or not at all."""
+class ShardFolder:
+    """The shard results of one output. A file that is there is whole, since writes are atomic.
+
+    Args:
+        output: The file that the results become in the end.
+    """
 
     def __init__(self, output: Path) -> None:
         self.output = output
         self.rejected = output.with_suffix(".rejected.parquet")
-        self.folder = output.with_name(f"{output.name}.parts")
+        self.folder = output.with_name(f"{output.name}.shards")
 
     @contextmanager
     def opened(self, manifest: dict[str, Any], restart: bool) -> Iterator[None]:
-        """Hold the folder for this run; parts of another run are refused or, with ``restart``, deleted."""
+        """Hold the folder for this run.
+
+        Args:
+            manifest: What the run depends on.
+            restart: Whether to delete the results of another run, which are an error otherwise.
+
+        Raises:
+            ValueError: If the folder holds results of another run, or if another run holds it.
+        """
         self.folder.mkdir(exist_ok=True)
         with _locked(self.folder / "lock", self.output):
             self._prepare(json.loads(json.dumps(manifest)), restart)
             yield
 
-    def missing(self, slices: Sequence[Slice]) -> list[Slice]:
-        """Return the slices that are still to be scored."""
-        return [piece for piece in slices if not self._scored(piece.number).exists()]
+    def missing(self, shards: Sequence[Shard]) -> list[Shard]:
+        """Return the shards that are still to be scored.
 
-    def put(self, part: Part) -> None:
-        """Write a part; its scored rows come last, as they tell that it is done."""
-        if part.rejected:
-            atomic_write(self._rejected(part.number), part.rejected)
-        atomic_write(self._scored(part.number), part.scored)
+        Args:
+            shards: All shards of the run.
+        """
+        return [shard for shard in shards if not self._scored(shard).exists()]
 
-    def assemble(self, slices: Sequence[Slice], schema: Any) -> tuple[int, int]:
-        """Write the output and the file of rejected rows, and delete the parts; return how many rows each has."""
-        with_rejects = [piece for piece in slices if self._rejected(piece.number).exists()]
-        rejects = {piece.number: _rows(self._rejected(piece.number)) for piece in with_rejects}
-        for piece in slices:
-            if _rows(self._scored(piece.number)) + rejects.get(piece.number, 0) != piece.rows:
-                raise ValueError(
-                    f"'{self._scored(piece.number)}' is damaged: rows are missing. Give --restart."
-                )
-        if rejects:
-            paths = [self._rejected(number) for number in rejects]
-            self._join(paths, pq.read_schema(paths[0]), self.rejected)
+    def write(self, result: ShardResult) -> None:
+        """Write a shard result; the scored rows come last, as they show that it is done.
+
+        Args:
+            result: The result.
+        """
+        if result.rejected:
+            atomic_write(self._rejected(result), result.rejected)
+        atomic_write(self._scored(result), result.scored)
+
+    def assemble(self, shards: Sequence[Shard], schema: Any) -> tuple[int, int]:
+        """Write the output and the file of rejected rows, and delete the shard results.
+
+        Args:
+            shards: All shards of the run.
+            schema: The columns of the output.
+
+        Returns:
+            The number of scored rows, and that of rejected rows.
+
+        Raises:
+            ValueError: If a shard result lost rows.
+        """
+        n_rows = sum(shard.rows for shard in shards)
+        n_rejected = sum(self._count_rejected(shard) for shard in shards)
+        rejected_paths = [self._rejected(shard) for shard in shards]
+        rejected_paths = [path for path in rejected_paths if path.exists()]
+        if rejected_paths:
+            self._join(rejected_paths, pq.read_schema(rejected_paths[0]), self.rejected)
         else:
-            self.rejected.unlink(missing_ok=True)  # of an earlier run
-        self._join([self._scored(piece.number) for piece in slices], schema, self.output)
+            self.rejected.unlink(missing_ok=True)  # That of an earlier run does not stay.
+        self._join([self._scored(shard) for shard in shards], schema, self.output)
         self._clear()
         (self.folder / "lock").unlink(missing_ok=True)
-        with suppress(OSError):  # something else lies there
+        with suppress(OSError):  # The folder stays where something else lies in it.
             self.folder.rmdir()
-        n_rejected = sum(rejects.values())
-        return sum(piece.rows for piece in slices) - n_rejected, n_rejected
+        return n_rows - n_rejected, n_rejected
+
+    def _count_rejected(self, shard: Shard) -> int:
+        """Return the number of rejected rows of a shard, if no row of it is missing."""
+        path = self._scored(shard)
+        n_rejected = 0
+        if self._rejected(shard).exists():
+            n_rejected = _count_rows(self._rejected(shard))
+        if _count_rows(path) + n_rejected != shard.rows:
+            raise ValueError(f"'{path}' is damaged: rows are missing. Pass `restart=True`.")
+        return n_rejected
 
     def _prepare(self, manifest: dict[str, Any], restart: bool) -> None:
+        """Leave only shard results that this run can use."""
         path = self.folder / "manifest.json"
-        earlier = _parsed(path)
-        if earlier is not None and earlier != manifest and not restart:
-            other = next(
-                (name for name in manifest if earlier.get(name) != manifest[name]), "format"
-            )
+        earlier = _read_manifest(path)
+        if earlier == manifest and not restart:
+            return
+        if earlier is not None and not restart:
+            different = [name for name in manifest if earlier.get(name) != manifest[name]]
+            name = next(iter(different), "format")
             raise ValueError(
-                f"'{self.folder}' holds the parts of an unfinished run with other {_WORDS.get(other, other)}. Give "
-                "--restart to delete them, or another --output."
+                f"'{self.folder}' holds the shards of an unfinished run with other "
+                f"{DESCRIPTIONS.get(name, name)}. Pass `restart=True` to delete them, or another "
+                "`output`."
             )
-        if earlier != manifest or restart:
-            self._clear()
-            atomic_write(path, json.dumps(manifest).encode())
+        self._clear()
+        atomic_write(path, json.dumps(manifest).encode())
 
     def _clear(self) -> None:
-        """Delete all parts, in an order that may be interrupted: what tells that something is done goes first.
+        """Delete all shard results, in an order that may be interrupted.
 
-        Scored rows tell that their slice is done, with its rejected rows; the manifest, that parts may be used.
+        Scored rows show that a shard is done, with its rejected rows, and go first. The manifest
+        shows that shard results may be used, and goes last.
         """
-        own = [
-            path
-            for path in self.folder.iterdir()
-            if OWN.fullmatch(path.name) and path.name != "lock"
-        ]
-        for path in sorted(
-            own, key=lambda path: (path.name == "manifest.json", ".rejected." in path.name)
-        ):
-            path.unlink()
+        own = [path for path in self.folder.iterdir() if OWN.fullmatch(path.name)]
+        for path in sorted(own, key=_deletion_order):
+            if path.name != "lock":
+                path.unlink()
 
     def _join(self, paths: Sequence[Path], schema: Any, output: Path) -> None:
         """Write the rows of all files to one, whole or not at all."""
-        part = self.folder / f".{token_hex(8)}.part"
-        with part.open("xb") as file:
-            with pq.ParquetWriter(
-                file, schema, use_dictionary=["predicted", "reason"], write_page_checksum=True
-            ) as writer:
-                for table in _gathered(paths, max(1, ROW_GROUP // len(schema))):
-                    writer.write_table(table)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(output)
+        group_size = max(1, ROW_GROUP_VALUES // len(schema))
+        with (
+            atomic_open(output, self.folder) as file,
+            pq.ParquetWriter(file, schema, **WRITE_OPTIONS) as writer,
+        ):
+            for table in _read_gathered(paths, group_size):
+                writer.write_table(table)
 
-    def _scored(self, number: int) -> Path:
-        return self.folder / f"{number:08d}.parquet"
+    def _scored(self, shard: Shard | ShardResult) -> Path:
+        return self.folder / f"{shard.number:08d}.parquet"
 
-    def _rejected(self, number: int) -> Path:
-        return self.folder / f"{number:08d}.rejected.parquet"
+    def _rejected(self, shard: Shard | ShardResult) -> Path:
+        return self.folder / f"{shard.number:08d}.rejected.parquet"
 
 
-_WORDS = {
-    "input": "input files",
-    "settings": "settings (--key, --kind, --batch-size or --probs)",
-    "format": "versions",
-}
+def _deletion_order(path: Path) -> tuple[bool, bool]:
+    return path.name == "manifest.json", ".rejected." in path.name
 
 
 @contextmanager
 def _locked(path: Path, output: Path) -> Iterator[None]:
-    """Hold a lock that the system lets go when the process ends, however it ends."""
+    """Hold a lock that the system releases when the process ends, however it ends."""
     import fcntl
 
     with path.open("w") as file:
@@ -135,13 +169,13 @@ def _locked(path: Path, output: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ValueError(
-                f"Another run is writing '{output}' now. Wait for it, or give another --output."
+                f"Another run is writing '{output}' now. Wait for it, or pass another `output`."
             ) from error
         yield
 
 
-def _parsed(path: Path) -> dict[str, Any] | None:
-    """Return the manifest, or None where there is none."""
+def _read_manifest(path: Path) -> dict[str, Any] | None:
+    """Return the manifest, None where there is none, or nothing where it cannot be read."""
     try:
         content: dict[str, Any] = json.loads(path.read_text())
     except FileNotFoundError:
@@ -151,18 +185,18 @@ def _parsed(path: Path) -> dict[str, Any] | None:
     return content
 
 
-def _rows(path: Path) -> int:
+def _count_rows(path: Path) -> int:
     rows: int = pq.read_metadata(path).num_rows
     return rows
 
 
-def _gathered(paths: Sequence[Path], rows: int) -> Iterator[Any]:
+def _read_gathered(paths: Sequence[Path], rows: int) -> Iterator[Any]:
     """Yield the files' tables, in order, several as one until they have so many rows."""
-    held: list[Any] = []
+    tables: list[Any] = []
     for path in paths:
-        held.append(pq.ParquetFile(path, page_checksum_verification=True).read())
-        if sum(map(len, held)) >= rows:
-            yield pa.concat_tables(held)
-            held = []
-    if held:
-        yield pa.concat_tables(held)
+        tables.append(pq.ParquetFile(path, page_checksum_verification=True).read())
+        if sum(map(len, tables)) >= rows:
+            yield pa.concat_tables(tables)
+            tables = []
+    if tables:
+        yield pa.concat_tables(tables)

@@ -1,6 +1,8 @@
-"""From rows to scored rows: the one function that every engine calls, so that all give the same bytes."""
+"""From a shard to its scored rows: the one function that every engine calls.
 
-import hashlib
+So all engines give the same bytes.
+"""
+
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -15,74 +17,110 @@ import torch
 from simplexcal.backbone import Backbone
 from simplexcal.calibrators import Calibrator
 from simplexcal.io import load_calibrator
-from simplexcal.io._columns import Array
-from simplexcal.io._parquet_fields import Field, values
+from simplexcal.io._arrow import Decoded, StoredArray, as_lists, decode
+from simplexcal.io._columns import UNCERTAINTIES, Array
 from simplexcal.network_spec import NETWORK_ERRORS, Network, first_line, load_network
-from simplexcal.scoring.dataset import Slice
+from simplexcal.scoring.dataset import Shard
 from simplexcal.types import Outputs, Prediction
 
-UNCERTAINTIES = ("aleatoric", "epistemic", "mutual_information")
 ROW_NUMBER = "row_number"
-NEARLY = 0.99e-3  # how far a sum of probabilities may be from 1: less than ``check_probs`` forgives, however it rounds
+# How far a sum of probabilities may be from 1. ``check_probs`` allows 1e-3; this is less, whatever
+# the rounding, so that no row fails there.
+PROBS_TOLERANCE = 0.99e-3
+WRITE_OPTIONS: Any = {"use_dictionary": ["predicted", "reason"], "write_page_checksum": True}
+OVERFLOW = "the confidence is not finite: logits or features are too large"
 
 
 class Job(NamedTuple):
-    """All that is needed to score a slice, as plain data: engines send it to other processes and machines."""
+    """All that is needed to score a shard, as plain data that engines send to other machines.
+
+    Args:
+        calibrator: The file of the calibrator.
+        checksum: The checksum in its header.
+        network: The network that takes the inputs, or None where the rows hold its outputs.
+        arrays: What is read: logits or probs, and features where the calibrator reads them; or
+            inputs for the network.
+        key: The column that names a row, or None for the number of the row.
+        batch_size: The number of rows that are scored at a time.
+        with_probs: Whether to write the probabilities of all classes.
+        schema: The columns of the scored rows.
+    """
 
     calibrator: Path
-    digest: str  # of the calibrator's file
+    checksum: str
     network: Network | None
-    fields: tuple[
-        Field, ...
-    ]  # logits or probs, and features where they are needed; or inputs for the network
+    arrays: tuple[StoredArray, ...]
     key: str | None
     batch_size: int
     with_probs: bool
-    schema: Any = None  # of the scored rows
+    schema: Any = None
 
     @property
     def columns(self) -> list[str]:
         """The columns that are read."""
-        return [
-            *([self.key] if self.key else []),
-            *(name for field in self.fields for name in field.columns),
-        ]
+        columns = [column for stored in self.arrays for column in stored.columns]
+        if self.key is not None:
+            columns.insert(0, self.key)
+        return columns
 
 
-class Part(NamedTuple):
-    """What becomes of a slice: two Parquet files' contents, of scored and of rejected rows, the latter often empty."""
+class ShardResult(NamedTuple):
+    """The scored rows of a shard, as the contents of two Parquet files.
+
+    Args:
+        number: The number of the shard.
+        scored: The rows that were scored.
+        rejected: The rows that could not be scored, with the reasons; empty if there are none.
+    """
 
     number: int
     scored: bytes
     rejected: bytes
 
 
-class Scorer:
-    """A calibrator, and its network where there is one, ready to score."""
+class Worker:
+    """A calibrator, and its network where there is one, ready to score shards.
 
-    def __init__(self, job: Job) -> None:
+    Args:
+        job: What to do.
+        calibrator: The fitted calibrator.
+        backbone: The network of the job, or None.
+    """
+
+    def __init__(self, job: Job, calibrator: Calibrator, backbone: Backbone | None) -> None:
         self.job = job
-        self.calibrator, self.header = load_checked(job.calibrator, job.digest)
-        self.backbone = None if job.network is None else load_backbone(job.network)
+        self.calibrator = calibrator
+        self.backbone = backbone
 
-    def __call__(self, piece: Slice, table: Any) -> Part:
-        """Score the rows of a slice, batch by batch; the same rows always come in the same batches."""
-        numbers = pa.array(np.arange(piece.first, piece.first + piece.rows))
+    def __call__(self, shard: Shard, table: Any) -> ShardResult:
+        """Score the rows of a shard; the same rows always come in the same batches.
+
+        Args:
+            shard: The shard.
+            table: Its rows.
+        """
+        numbers = pa.array(np.arange(shard.first, shard.first + shard.rows))
         table = table.append_column(ROW_NUMBER, numbers)
+        scored = []
+        rejected = []
         with _one_thread(), torch.no_grad():
-            batches = [
-                self._score(table.slice(start, self.job.batch_size))
-                for start in range(0, piece.rows, self.job.batch_size)
-            ]
-        scored, rejected = (pa.concat_tables(tables) for tables in zip(*batches, strict=True))
-        return Part(piece.number, _content(scored), _content(rejected) if len(rejected) else b"")
+            for start in range(0, shard.rows, self.job.batch_size):
+                batch = table.slice(start, self.job.batch_size)
+                scored_batch, rejected_batch = self._score(batch)
+                scored.append(scored_batch)
+                rejected.append(rejected_batch)
+        return ShardResult(shard.number, _parquet_bytes(scored), _parquet_bytes_if_any(rejected))
 
-    def predict(self, arrays: list[Array]) -> Prediction:
-        """Return the predictions for rows without faults: of each field of the job its array."""
-        tensors = [torch.from_numpy(x) for x in arrays]
+    def predict(self, values: list[Array]) -> Prediction:
+        """Return the predictions for rows that can be scored.
+
+        Args:
+            values: The values of each array of the job.
+        """
+        tensors = [torch.from_numpy(x) for x in values]
         if self.backbone is not None:
-            outputs = self.backbone(arrays[0])
-        elif self.job.fields[0].name == "probs":
+            outputs = self.backbone(values[0])
+        elif self.job.arrays[0].name == "probs":
             outputs = Outputs.from_probs(*tensors)
         else:
             outputs = Outputs(*tensors)
@@ -90,110 +128,199 @@ class Scorer:
         return prediction
 
     def columns(self, prediction: Prediction) -> dict[str, Array]:
-        """Return what is written of each row beside its key."""
-        found = {name: getattr(prediction, name) for name in UNCERTAINTIES}
+        """Return the columns that are written beside the key.
+
+        Args:
+            prediction: The predictions.
+        """
         columns = {"predicted": prediction.label, "confidence": prediction.confidence}
-        columns |= {name: x for name, x in found.items() if x is not None}
+        for name in UNCERTAINTIES:
+            uncertainty = getattr(prediction, name)
+            if uncertainty is not None:
+                columns[name] = uncertainty
         if self.job.with_probs:
-            columns |= {f"prob_{i}": x for i, x in enumerate(prediction.probs.unbind(-1))}
+            for i, x in enumerate(prediction.probs.unbind(-1)):
+                columns[f"prob_{i}"] = x
         return {name: x.numpy() for name, x in columns.items()}
 
     def _score(self, batch: Any) -> tuple[Any, Any]:
-        found = [values(batch, field) for field in self.job.fields]
-        reasons = _first(batch, self.job, [own for _, own in found])
-        _explain_probs(self.job, found[0][0], reasons)
-        prediction = self._predict_good([x for x, _ in found], reasons)
+        """Return a table of the scored rows, and one of the rejected rows."""
+        values, reasons = self._decode(batch)
+        prediction = self._predict_good(values, reasons)
         if prediction is None:
             return self.job.schema.empty_table(), self._rejected(batch, reasons)
-        ok, columns = reasons == "", self.columns(prediction)
+        columns = self.columns(prediction)
         finite = np.isfinite(columns["confidence"])
-        reasons[np.flatnonzero(ok)[~finite]] = (
-            "the confidence is not finite: logits or features are too large"
-        )
+        reasons[np.flatnonzero(reasons == "")[~finite]] = OVERFLOW
         key = batch[self.job.key or ROW_NUMBER].filter(pa.array(reasons == ""))
-        scored = [key, *(x[finite] for x in columns.values())]
-        return pa.table(scored, schema=self.job.schema), self._rejected(batch, reasons)
+        scored = pa.table([key, *(x[finite] for x in columns.values())], schema=self.job.schema)
+        return scored, self._rejected(batch, reasons)
 
-    def _predict_good(self, arrays: list[Array], reasons: Array) -> Prediction | None:
-        """Predict the rows that have no reason against them; where the network fails, the rows it fails at get one."""
+    def _decode(self, batch: Any) -> tuple[list[Array], Array]:
+        """Return the values of each array, and for each row why it cannot be used, or ""."""
+        values = []
+        reasons = np.full(len(batch), "", dtype=object)
+        for stored in self.job.arrays:
+            decoded = decode(batch, stored)
+            _explain_shapes(batch, stored, decoded, reasons)
+            _explain_numbers(stored, decoded, reasons)
+            values.append(decoded.values)
+        if self.job.key is not None:
+            _explain_keys(batch[self.job.key], self.job.key, reasons)
+        if self.job.arrays[0].name == "probs":
+            _explain_probs(values[0], reasons)
+        return values, reasons
+
+    def _predict_good(self, values: list[Array], reasons: Array) -> Prediction | None:
+        """Predict the rows without a reason; rows at which the network fails get one."""
         good = np.flatnonzero(reasons == "")
         if not len(good):
             return None
         try:
-            return self.predict([x[good] for x in arrays])
+            return self.predict([x[good] for x in values])
         except NETWORK_ERRORS:
             if self.backbone is None:
                 raise
-        for i, reason in self._refused(arrays, good).items():
-            reasons[i] = reason
-        return self.predict([x[reasons == ""] for x in arrays]) if (reasons == "").any() else None
+        self._explain_failures(values, reasons)
+        good = np.flatnonzero(reasons == "")
+        if not len(good):
+            return None
+        return self.predict([x[good] for x in values])
 
-    def _refused(self, arrays: list[Array], rows: Array) -> dict[int, str]:
-        """Return why the network cannot take a row, for each that it cannot take alone."""
-        found: dict[int, str] = {}
-        for i in rows:
+    def _explain_failures(self, values: list[Array], reasons: Array) -> None:
+        """Give a reason to each row that the network cannot take alone."""
+        for i in np.flatnonzero(reasons == ""):
             try:
-                self.predict([x[i : i + 1] for x in arrays])
+                self.predict([x[i : i + 1] for x in values])
             except NETWORK_ERRORS as error:
-                found[int(i)] = f"the network cannot take it: {first_line(error)}"
-        return found
+                reasons[i] = f"the network cannot take it: {first_line(error)}"
 
     def _rejected(self, batch: Any, reasons: Array) -> Any:
+        """Return a table of the rows with a reason: the key, the number and the reason."""
+        names = [ROW_NUMBER]
+        if self.job.key is not None:
+            names.insert(0, self.job.key)
         bad = reasons != ""
-        names = [*([self.job.key] if self.job.key else []), ROW_NUMBER]
         kept = batch.select(names).filter(pa.array(bad))
         columns = [*kept.columns, pa.array(reasons[bad], pa.string())]
-        return pa.table(
-            columns, names=[*names, "reason"]
-        )  # nullable all, whatever the file says of the key
+        # Columns made anew may hold null, whatever the file says of its key.
+        return pa.table(columns, names=[*names, "reason"])
 
 
 @lru_cache(maxsize=1)
-def scorer_of(job: Job) -> Scorer:
-    """Return the scorer of a job, loaded once in each process."""
-    return Scorer(job)
+def load_worker(job: Job) -> Worker:
+    """Return the worker of a job, loaded once in each process.
 
+    Args:
+        job: The job.
 
-def load_checked(path: Path, digest: str) -> tuple[Calibrator, dict[str, Any]]:
-    """Return the calibrator in a file, and its header, if the file is still the same."""
-    if digest_of(path) != digest:
-        raise ValueError(f"'{path}' is not the file that this run began with. Start the run again.")
-    return load_calibrator(path)
-
-
-def digest_of(path: Path) -> str:
-    """Return a file's SHA-256 digest."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    Raises:
+        ValueError: If the calibrator is not the one that the run began with.
+    """
+    calibrator, header = load_calibrator(job.calibrator)
+    if header["checksum"] != job.checksum:
+        raise ValueError(
+            f"'{job.calibrator}' is not the file that this run began with. Start the run again."
+        )
+    backbone = None
+    if job.network is not None:
+        backbone = load_backbone(job.network)
+    return Worker(job, calibrator, backbone)
 
 
 def load_backbone(network: Network) -> Backbone:
-    """Return the network, frozen."""
+    """Return the network, frozen.
+
+    Args:
+        network: The network by its names.
+    """
     return Backbone(load_network(network.model, network.weights), network.head)
 
 
-def _first(batch: Any, job: Job, reasons: list[Array]) -> Array:
-    """Return the first reason against each row, or ""; a row without a key is as bad as one without numbers."""
-    result = reasons[0]
-    for other in reasons[1:]:
-        result = np.where(result == "", other, result)
-    if job.key and batch[job.key].null_count:
-        result[np.asarray(batch[job.key].is_null()) & (result == "")] = f"`{job.key}` is null"
-    return result
+def format_shape(shape: tuple[int | None, ...]) -> str:
+    """Return the shape of a row as a message gives it: a number, or numbers in parentheses.
+
+    Args:
+        shape: The shape.
+    """
+    if len(shape) == 1:
+        return str(shape[0])
+    return f"({', '.join(map(str, shape))})"
 
 
-def _explain_probs(job: Job, x: Array, reasons: Array) -> None:
-    """Give a reason to each row of probabilities that is no distribution."""
-    if job.fields[0].name != "probs":
+def list_shape(value: Any) -> tuple[int, ...]:
+    """Return the shape of nested lists, by their first elements.
+
+    Args:
+        value: A row, as Python lists.
+    """
+    shape: list[int] = []
+    while isinstance(value, list):
+        shape.append(len(value))
+        if not value:
+            break
+        value = value[0]
+    return tuple(shape)
+
+
+def _explain_shapes(batch: Any, stored: StoredArray, decoded: Decoded, reasons: Array) -> None:
+    """Give a reason to each row whose lists have another shape than the array."""
+    if decoded.fits.all():
         return
-    total = x.sum(1)
-    for i in np.flatnonzero(((x < 0) | (x > 1)).any(1) | (np.abs(total - 1) > NEARLY)):
-        range_ = f"from {x[i].min():g} to {x[i].max():g}, with sum {total[i]:g}"
-        reasons[i] = reasons[i] or f"`probs` are no probabilities: {range_}"
+    lists = as_lists(batch[stored.name])
+    expected = format_shape(stored.shape)
+    for i in np.flatnonzero(~decoded.fits & (reasons == "")):
+        row = lists[int(i)].as_py()
+        found = list_shape(row)
+        if row is None:
+            reasons[i] = f"`{stored.name}` is null"
+        elif found == stored.shape or len(found) != len(stored.shape):
+            reasons[i] = f"`{stored.name}` has lists that do not make up the shape {expected}"
+        elif len(found) == 1:
+            reasons[i] = f"`{stored.name}` has {found[0]} values, not {expected}"
+        else:
+            reasons[i] = f"`{stored.name}` has the shape {format_shape(found)}, not {expected}"
+
+
+def _explain_numbers(stored: StoredArray, decoded: Decoded, reasons: Array) -> None:
+    """Give a reason to each row with a number that is null, NaN or infinite: the first one."""
+    values = decoded.values.reshape(len(reasons), -1)
+    null = decoded.null.reshape(len(reasons), -1)
+    bad = null | ~np.isfinite(values)
+    for i in np.flatnonzero(bad.any(1) & (reasons == "")):
+        j = int(bad[i].argmax())
+        where = f"`{stored.name}` at position {j}"
+        if not stored.in_lists:
+            where = f"`{stored.columns[j]}`"
+        if null[i, j]:
+            reasons[i] = f"{where} is null"
+        elif np.isnan(values[i, j]):
+            reasons[i] = f"{where} is NaN"
+        else:
+            reasons[i] = f"{where} is infinite"
+
+
+def _explain_keys(column: Any, name: str, reasons: Array) -> None:
+    """Give a reason to each row without a key."""
+    if column.null_count:
+        null = np.asarray(column.is_null())
+        reasons[null & (reasons == "")] = f"`{name}` is null"
+
+
+def _explain_probs(values: Array, reasons: Array) -> None:
+    """Give a reason to each row that is no distribution."""
+    total = values.sum(1)
+    outside = ((values < 0) | (values > 1)).any(1)
+    bad = outside | (np.abs(total - 1) > PROBS_TOLERANCE)
+    for i in np.flatnonzero(bad & (reasons == "")):
+        row = values[i]
+        extent = f"from {row.min():g} to {row.max():g}, with sum {total[i]:g}"
+        reasons[i] = f"`probs` are no probabilities: {extent}"
 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Compute in one thread, since products of matrices may round otherwise with another number of them."""
+    """Compute in one thread: matrix products may round otherwise with another number."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -202,8 +329,17 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _content(table: Any) -> bytes:
+def _parquet_bytes_if_any(tables: list[Any]) -> bytes:
+    """Return the content of a Parquet file, or nothing where there are no rows."""
+    if any(len(table) for table in tables):
+        return _parquet_bytes(tables)
+    return b""
+
+
+def _parquet_bytes(tables: list[Any]) -> bytes:
+    """Return the content of a Parquet file with the rows of all tables."""
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, use_dictionary=["predicted", "reason"], write_page_checksum=True)
+    table = pa.concat_tables(tables)
+    pq.write_table(table, sink, **WRITE_OPTIONS)
     content: bytes = sink.getvalue().to_pybytes()
     return content
