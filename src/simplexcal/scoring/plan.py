@@ -14,7 +14,7 @@ from simplexcal.calibrators import Calibrator
 from simplexcal.io._arrow import STEMS
 from simplexcal.io._columns import shown
 from simplexcal.io._parquet_fields import Field, find_field, numbered_columns, settle, values
-from simplexcal.network_spec import NETWORK_ERRORS, Network, blaming_the_inputs
+from simplexcal.network_spec import NETWORK_ERRORS, NetworkSpec, reraise_as_input_error
 from simplexcal.scoring.dataset import Dataset
 from simplexcal.scoring.worker import (
     ROW_NUMBER,
@@ -37,7 +37,7 @@ def plan(
     calibrator: Path,
     data: Dataset,
     kind: str | None,
-    network: Network | None,
+    network: NetworkSpec | None,
     key: str | None,
     batch_size: int | None,
     with_probs: bool,
@@ -85,7 +85,7 @@ def manifest(job: Job, data: Dataset) -> dict[str, Any]:
     }
 
 
-def _resolved(network: Network) -> Network:
+def _resolved(network: NetworkSpec) -> NetworkSpec:
     return network._replace(
         weights=network.weights and network.weights.absolute()
     )  # a link has the right suffix
@@ -190,7 +190,7 @@ def needs_features(calibrator: Calibrator) -> bool:
     return False
 
 
-def _batch_size(wanted: int | None, fields: tuple[Field, ...], network: Network | None) -> int:
+def _batch_size(wanted: int | None, fields: tuple[Field, ...], network: NetworkSpec | None) -> int:
     if wanted is not None:
         if wanted < 1:
             raise ValueError(f"--batch-size must be at least 1; got {wanted}.")
@@ -213,7 +213,7 @@ def _schema(data: Dataset, scorer: Scorer) -> Any:
     """Return the schema of the scored rows, by scoring one row; a network must be able to take one of the first."""
     job = scorer.job
     arrays = [_examples(data, field) for field in job.fields]
-    with blaming_the_inputs(data.path), torch.no_grad():
+    with reraise_as_input_error(f"the `inputs` of '{data.path}'"), torch.no_grad():
         columns = scorer.columns(_first_prediction(scorer, arrays))
     key = data.schema.field(job.key).type if job.key else pa.int64()
     types = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simplexcal._progress import track
-from simplexcal.network_spec import Network
+from simplexcal.network_spec import NetworkSpec
 from simplexcal.scoring.dataset import Dataset, Slice, by_file, open_dataset, read
 from simplexcal.scoring.plan import IN_A_SLICE, manifest, plan
 from simplexcal.scoring.shards import Parts
@@ -32,7 +32,7 @@ def score(
     output: Path,
     *,
     kind: str | None = None,
-    network: Network | None = None,
+    network: NetworkSpec | None = None,
     key: str | None = None,
     probs: bool = False,
     engine: str = "local",

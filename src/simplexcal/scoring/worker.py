@@ -17,7 +17,7 @@ from simplexcal.calibrators import Calibrator
 from simplexcal.io import load_calibrator
 from simplexcal.io._columns import Array
 from simplexcal.io._parquet_fields import Field, values
-from simplexcal.network_spec import NETWORK_ERRORS, Network, first_line, load_network
+from simplexcal.network_spec import NETWORK_ERRORS, NetworkSpec, first_line, load_network
 from simplexcal.scoring.dataset import Slice
 from simplexcal.types import Outputs, Prediction
 
@@ -31,7 +31,7 @@ class Job(NamedTuple):
 
     calibrator: Path
     digest: str  # of the calibrator's file
-    network: Network | None
+    network: NetworkSpec | None
     fields: tuple[
         Field, ...
     ]  # logits or probs, and features where they are needed; or inputs for the network
@@ -166,7 +166,7 @@ def digest_of(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def load_backbone(network: Network) -> Backbone:
+def load_backbone(network: NetworkSpec) -> Backbone:
     """Return the network, frozen."""
     return Backbone(load_network(network.model, network.weights), network.head)
 
