@@ -1,4 +1,4 @@
-"""A network named by strings: a factory as "package.module:factory", and a file with its weights."""
+"""A network named by strings: "package.module:factory", and a file with its weights."""
 
 import importlib
 import sys
@@ -114,11 +114,11 @@ def _import_factory(model: str) -> Any:
             "Run this where `import` finds it."
         ) from error
     factory = getattr(module, name, None)
-    if not callable(factory):
-        raise ValueError(
-            f"`model` names {name!r}, which is no function or class of the module {module_name!r}."
-        )
-    return factory
+    if callable(factory):
+        return factory
+    raise ValueError(
+        f"`model` names {name!r}, which is no function or class of the module {module_name!r}."
+    )
 
 
 def _add_current_folder() -> None:

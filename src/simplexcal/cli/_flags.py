@@ -10,8 +10,8 @@ from typer.core import TyperCommand
 
 from simplexcal.cli._console import BadInputError, echo_line, explain
 
-# Arguments of the library that a command may take under another name.
-OTHER_NAMES = {"kind": "input", "net": "model", "network": "model"}
+# Arguments of the library that a command takes as the option on the right.
+OTHER_NAMES = {"net": "model", "network": "model"}
 
 # A message that names one of these means the column in a file, not the option called the same.
 COLUMNS = {"probs"}
@@ -51,14 +51,17 @@ def flags_of(parameters: Sequence[Any]) -> Flags:
 
     Args:
         parameters: Typer's parameters of the command. An option is typed as its longest flag, a
-            positional argument as the name that the help shows.
+            positional argument as the name that the help shows. An argument of the library is
+            called as the parameter or as the flag.
     """
     flags: Flags = {}
     for parameter in parameters:
         if parameter.param_type_name == "argument":
             flags[parameter.name] = parameter.metavar or parameter.name.upper()
         else:
-            flags[parameter.name] = max(parameter.opts, key=len)
+            flag = max(parameter.opts, key=len)
+            flags[parameter.name] = flag
+            flags[flag.removeprefix("--").replace("-", "_")] = flag
     for argument, option in OTHER_NAMES.items():
         if option in flags:
             flags.setdefault(argument, flags[option])

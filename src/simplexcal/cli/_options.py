@@ -66,11 +66,11 @@ CalibratorOption = Annotated[
     list[Path] | None,
     typer.Option("--calibrator", help="A file that `calibrate` wrote; repeatable."),
 ]
-InputOption = Annotated[
+KindOption = Annotated[
     OutputKind | None,
     typer.Option("--input", help="What saved outputs hold."),
 ]
-EvaluationInputOption = Annotated[
+EvaluationKindOption = Annotated[
     EvaluationKind | None,
     typer.Option("--input", help="What the file holds."),
 ]

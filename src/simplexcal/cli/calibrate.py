@@ -14,8 +14,8 @@ from simplexcal.cli._inputs import Source, read_source
 from simplexcal.cli._options import (
     DataArgument,
     HeadOption,
-    InputOption,
     JsonOption,
+    KindOption,
     MethodOption,
     MixupKind,
     MixupOption,
@@ -34,7 +34,7 @@ def calibrate(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="The calibrator's file, .safetensors.")
     ],
-    input: InputOption = None,
+    kind: KindOption = None,
     method: MethodOption = SimplexTemperatureScaling.key,
     model: ModelOption = None,
     weights: WeightsOption = None,
@@ -50,7 +50,7 @@ def calibrate(
     Args:
         data: Held-out outputs or inputs, with labels.
         output: File to write the calibrator to.
-        input: What saved outputs hold.
+        kind: What saved outputs hold.
         method: Key of the method in CALIBRATORS.
         model: Network for raw inputs, as "package.module:factory".
         weights: State dict of the network.
@@ -62,7 +62,7 @@ def calibrate(
     check_files(output, [".safetensors"], data, weights)
     start = time.perf_counter()
     progress = stderr_is_tty()
-    source = read_source(data, input, network_spec(model, weights, head), progress=progress)
+    source = read_source(data, kind, network_spec(model, weights, head), progress=progress)
     outputs = source.table.outputs
     labels = source.labels
     calibrator = CALIBRATORS[method]()

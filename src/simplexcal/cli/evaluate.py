@@ -8,7 +8,7 @@ from simplexcal.cli._inputs import read_evaluation_inputs
 from simplexcal.cli._options import (
     CalibratorOption,
     DataArgument,
-    EvaluationInputOption,
+    EvaluationKindOption,
     HeadOption,
     JsonOption,
     ModelOption,
@@ -21,7 +21,7 @@ from simplexcal.evaluation import Evaluation
 
 def evaluate(
     data: DataArgument,
-    input: EvaluationInputOption = None,
+    kind: EvaluationKindOption = None,
     calibrator: CalibratorOption = None,
     model: ModelOption = None,
     weights: WeightsOption = None,
@@ -34,7 +34,7 @@ def evaluate(
 
     Args:
         data: Predictions, outputs or inputs, with labels.
-        input: What the file holds.
+        kind: What the file holds.
         calibrator: Calibrators to evaluate beside the network itself.
         model: Network for raw inputs, as "package.module:factory".
         weights: State dict of the network.
@@ -44,7 +44,7 @@ def evaluate(
     calibrators = calibrator or []
     check_files(None, [], data, weights, *calibrators)
     network = network_spec(model, weights, head)
-    inputs = read_evaluation_inputs(data, input, calibrators, network)
+    inputs = read_evaluation_inputs(data, kind, calibrators, network)
     evaluations = {
         name: evaluation.evaluate(prediction, inputs.labels)
         for name, prediction in inputs.predictions.items()

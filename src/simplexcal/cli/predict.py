@@ -11,8 +11,8 @@ from simplexcal.cli._options import (
     CalibratorArgument,
     DataArgument,
     HeadOption,
-    InputOption,
     JsonOption,
+    KindOption,
     ModelOption,
     WeightsOption,
     check_files,
@@ -27,7 +27,7 @@ def predict(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Predictions: .npz .safetensors .parquet .csv")
     ],
-    input: InputOption = None,
+    kind: KindOption = None,
     model: ModelOption = None,
     weights: WeightsOption = None,
     head: HeadOption = None,
@@ -41,7 +41,7 @@ def predict(
         calibrator: File of the calibrator.
         data: Outputs or inputs to predict.
         output: File to write the predictions to.
-        input: What saved outputs hold.
+        kind: What saved outputs hold.
         model: Network for raw inputs, as "package.module:factory".
         weights: State dict of the network.
         head: Name of the network's last linear layer.
@@ -49,7 +49,7 @@ def predict(
     """
     check_files(output, list(WRITERS), calibrator, data, weights)
     network = network_spec(model, weights, head)
-    source = read_source(data, input, network, progress=stderr_is_tty())
+    source = read_source(data, kind, network, progress=stderr_is_tty())
     method, fitted = source.load(calibrator)
     prediction = fitted(source.table.outputs)
     write_predictions(output, prediction, ids=source.table.ids, labels=source.table.labels)

@@ -10,7 +10,7 @@ from simplexcal.cli._inputs import read_evaluation_inputs
 from simplexcal.cli._options import (
     CalibratorOption,
     DataArgument,
-    EvaluationInputOption,
+    EvaluationKindOption,
     HeadOption,
     JsonOption,
     ModelOption,
@@ -24,7 +24,7 @@ from simplexcal.report import write_report
 def report(
     data: DataArgument,
     output: Annotated[Path, typer.Option("--output", "-o", help="The report, .html.")],
-    input: EvaluationInputOption = None,
+    kind: EvaluationKindOption = None,
     calibrator: CalibratorOption = None,
     model: ModelOption = None,
     weights: WeightsOption = None,
@@ -39,7 +39,7 @@ def report(
     Args:
         data: Predictions, outputs or inputs, with labels.
         output: File to write the report to.
-        input: What the file holds.
+        kind: What the file holds.
         calibrator: Calibrators to evaluate beside the network itself.
         model: Network for raw inputs, as "package.module:factory".
         weights: State dict of the network.
@@ -50,7 +50,7 @@ def report(
     calibrators = calibrator or []
     check_files(output, [".html"], data, weights, *calibrators)
     network = network_spec(model, weights, head)
-    inputs = read_evaluation_inputs(data, input, calibrators, network, images=True)
+    inputs = read_evaluation_inputs(data, kind, calibrators, network, images=True)
     write_report(
         output,
         inputs.predictions,

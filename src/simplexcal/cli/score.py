@@ -29,7 +29,7 @@ class Engine(StrEnum):
 
 def score(
     calibrator: CalibratorArgument,
-    input: Annotated[Path, typer.Option("--input", help="A Parquet file, or a folder of them.")],
+    dataset: Annotated[Path, typer.Option("--input", help="A Parquet file, or a folder of them.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The result, .parquet.")],
     kind: Annotated[
         OutputKind | None, typer.Option(help="Which to take, where the columns hold both.")
@@ -62,7 +62,7 @@ def score(
 
     Args:
         calibrator: File of the calibrator.
-        input: Parquet file, or folder of Parquet files.
+        dataset: Parquet file, or folder of Parquet files.
         output: Parquet file to write.
         kind: What the columns hold, where they hold logits and probabilities.
         model: Network for raw inputs, as "package.module:factory".
@@ -78,10 +78,10 @@ def score(
     """
     from simplexcal import scoring  # It needs pyarrow, which the other commands can do without.
 
-    check_files(output, [".parquet"], calibrator, input, weights)
+    check_files(output, [".parquet"], calibrator, dataset, weights)
     summary = scoring.score(
         calibrator,
-        input,
+        dataset,
         output,
         kind=kind,
         network=network_spec(model, weights, head),
