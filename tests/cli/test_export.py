@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -109,10 +110,10 @@ def test_without_a_network_the_calibrator_is_written_with_the_fingerprint(
 )
 @pytest.mark.usefixtures("model")
 def test_what_does_not_fit_together_is_one_sentence(
-    network: NetworkSpec | None, told: dict[str, str], message: str, tmp_path: Path
+    network: NetworkSpec | None, told: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises((ValueError, OSError), match=message):
-        export_file(tmp_path / "ts.safetensors", tmp_path / "net.onnx", network, **told)  # type: ignore[arg-type]
+        export_file(tmp_path / "ts.safetensors", tmp_path / "net.onnx", network, **told)
     assert not (tmp_path / "net.onnx").exists()
 
 
