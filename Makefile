@@ -1,10 +1,11 @@
-# Every target sets up what it needs: a virtual environment in .venv, remade when pyproject.toml or constraints.txt change.
+# Every target sets up what it needs: a virtual environment in .venv, made again when
+# pyproject.toml or constraints.txt change.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.made
 
-.PHONY: setup demo test lint format browser bench table clean
+.PHONY: setup demo test lint format browser bench picture table clean
 
 setup: $(STAMP)
 
@@ -21,12 +22,12 @@ demo: setup ## every method on a LeNet-5 and Fashion-MNIST: a table, and a repor
 test: lint browser ## lint, then the whole suite, on all cores
 	$(BIN)/python -m pytest --numprocesses auto
 
-# The report is tested in a real browser: one that is there, or Debian's chromium where it can be installed.
+# The report is tested in a real browser: an installed one, or Debian's chromium.
 browser:
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || { \
 	  [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
 	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; } || \
-	  echo "No browser here, and none could be installed: the report's browser tests will be skipped (in CI: fail)."
+	  echo "No browser is installed or could be: the report's browser tests are skipped (in CI: fail)."
 
 lint: setup
 	$(BIN)/ruff format --check .
@@ -44,7 +45,10 @@ bench: setup ## the claims about accuracy, speed and memory, measured here
 	$(BIN)/python benchmarks/evaluate_many.py
 	$(BIN)/python benchmarks/ece_coverage.py 200
 
-table: setup ## write the table of the noise law again
+picture: setup ## draw the README's picture, docs/reliability.png
+	$(BIN)/python benchmarks/reliability_picture.py
+
+table: setup ## compute the table of the distribution of the Gumbel sum
 	$(BIN)/python -m simplexcal.concrete._gumbel_sum
 
 clean:

@@ -1,21 +1,25 @@
-"""STS has the best mean NLL in 10 of 12 small scikit-learn cases among 5 like methods, in 6 among 8; best ECE in 3.
+"""STS has the best mean NLL in 10 of 12 small scikit-learn cases among 5 comparable methods.
 
-usage: python benchmarks/sklearn_calibration.py [splits, 10 unless told]
+usage: python benchmarks/sklearn_calibration.py [splits, 10 by default]
 
-Each data set is split in halves at random, with the classes in proportion: one half to fit and to calibrate in five
-folds, one to judge. Which columns compare what:
+Among all 8 methods it has the best NLL in 6; the best ECE in 3.
 
-- STS, TS and "one" (CalibratedClassifierCV with ensemble=False) calibrate the same estimator, fitted to the whole half,
-  by outputs of the same five folds. They differ in the calibration alone, so wins are counted among these five too.
-- Of these, STS, TS and temperature keep the estimator's order of classes. Sigmoid and isotonic calibrate each class by
-  itself, which can change the prediction and with it the accuracy, for the better where the estimator is a poor one.
-- "five" (the default) averages five estimators, each with its own calibrator: another classifier, at five times the
-  cost of a prediction.
+Each data set is split in two at random, with the classes in proportion: one part to fit and to
+calibrate in five folds, one to evaluate. Which columns compare what:
 
-NLL in nats, as by sklearn.metrics.log_loss, where a probability of 0 costs 36; ECE with 10 bins of equal width. Means
-and standard errors over the splits, which share samples. TS and temperature are one method in two implementations,
-which differ in the last digits or in what they make of a probability of 0. Last, how many predictions differ from the
-estimator's own.
+- STS, TS and "one" (CalibratedClassifierCV with ensemble=False) calibrate the same estimator,
+  fitted to the whole first part, by outputs of the same five folds. They differ in the calibration
+  alone, so wins are counted among these five too.
+- Of these, STS, TS and temperature keep the estimator's order of classes. Sigmoid and isotonic
+  calibrate each class by itself, which can change the prediction and with it the accuracy, for the
+  better where the estimator is a poor one.
+- "five" (the default) averages five estimators, each with its own calibrator: another classifier,
+  at five times the cost of a prediction.
+
+NLL in nats, as by sklearn.metrics.log_loss, where a probability of 0 costs 36; ECE with 10 bins of
+equal width. Means and standard errors over the splits, which share samples. TS and temperature are
+one method in two implementations, which differ in the last digits or in what they make of a
+probability of 0. Last, how many predictions differ from the estimator's own.
 """
 
 import sys
@@ -48,77 +52,96 @@ ESTIMATORS = {
     "forest": RandomForestClassifier(random_state=0),
     "naive Bayes": make_pipeline(StandardScaler(), GaussianNB()),
 }
-THEIRS = ("temperature", "sigmoid", "isotonic")
-METHODS: dict[str, Callable[[Any], Any]] = {
-    "STS": lambda e: SimplexCalibratedClassifier(e, random_state=0),
-    "TS": lambda e: SimplexCalibratedClassifier(e, method="ts"),
-    **{
-        f"{m}, one": lambda e, m=m: CalibratedClassifierCV(e, method=m, ensemble=False)
-        for m in THEIRS
-    },  # type: ignore[misc]
-    **{f"{m}, five": lambda e, m=m: CalibratedClassifierCV(e, method=m) for m in THEIRS},  # type: ignore[misc]
-}
-ONE = [method for method in METHODS if "five" not in method]  # the first columns
-Scores = NDArray[np.float64]
+SKLEARN_METHODS = ("temperature", "sigmoid", "isotonic")
+ONE_ESTIMATOR = ["STS", "TS", *(f"{method}, one" for method in SKLEARN_METHODS)]
+METHODS = [*ONE_ESTIMATOR, *(f"{method}, five" for method in SKLEARN_METHODS)]
+COLUMNS = {"NLL": 3, "ECE %": 1}  # digits after the point
+Scores = NDArray[np.float64]  # (splits, methods, 3): NLL, ECE and changed predictions
+Case = tuple[str, str]  # a data set and an estimator
 
 
-def judge(model: Any, own: Any, inputs: Any, labels: Any) -> tuple[float, float, float]:
-    """Return NLL, ECE in % and how many % of the predictions are not the estimator's own."""
-    probs, predicted = model.predict_proba(inputs), model.predict(inputs)
-    error = ece(torch.tensor(probs.max(1)), torch.tensor(predicted == labels))
-    return log_loss(labels, probs), 100 * error.item(), 100 * np.mean(predicted != own)
+def _make(method: str, estimator: Any) -> Any:
+    if method == "STS":
+        return SimplexCalibratedClassifier(estimator, random_state=0)
+    if method == "TS":
+        return SimplexCalibratedClassifier(estimator, method="ts")
+    name, _, count = method.partition(", ")
+    return CalibratedClassifierCV(estimator, method=name, ensemble=count == "five")
 
 
-def scores(data: Callable[..., Any], estimator: Any, splits: int) -> Scores:
-    """Return (splits, methods, 3) numbers."""
-    inputs, labels = data(return_X_y=True)
+def _evaluate(model: Any, own: Any, inputs: Any, labels: Any) -> list[float]:
+    """Return NLL, ECE in % and the % of predictions that are not the estimator's own."""
+    probs = model.predict_proba(inputs)
+    predicted = model.predict(inputs)
+    confidence = torch.tensor(probs.max(1))
+    correct = torch.tensor(predicted == labels)
+    error = ece(confidence, correct).item()
+    changed = np.mean(predicted != own)
+    return [log_loss(labels, probs), 100 * error, 100 * changed]
+
+
+def _scores(load: Callable[..., Any], estimator: Any, n_splits: int) -> Scores:
+    inputs, labels = load(return_X_y=True)
     found = []
-    for seed in range(splits):
-        x, new, y, truth = train_test_split(
+    for seed in range(n_splits):
+        x, x_test, y, y_test = train_test_split(
             inputs, labels, test_size=0.5, stratify=labels, random_state=seed
         )
-        own = estimator.fit(x, y).predict(new)
-        found.append(
-            [judge(make(estimator).fit(x, y), own, new, truth) for make in METHODS.values()]
-        )
+        own = estimator.fit(x, y).predict(x_test)
+        models = [_make(method, estimator).fit(x, y) for method in METHODS]
+        found.append([_evaluate(model, own, x_test, y_test) for model in models])
     return np.array(found)
 
 
-def line(case: tuple[str, str], values: Scores, digits: int) -> str:
-    mean, error = values.mean(0), values.std(0, ddof=1) / len(values) ** 0.5
-    cells = [f"{m:.{digits}f} ± {e:.{digits}f}" for m, e in zip(mean, error, strict=True)]
-    cells[mean.argmin()] = f"**{cells[mean.argmin()]}**"
+def _line(case: Case, values: Scores, digits: int) -> str:
+    """Return a line of the table, with the lowest mean in bold."""
+    means = values.mean(0)
+    errors = values.std(0, ddof=1) / len(values) ** 0.5
+    cells = [f"{m:.{digits}f} ± {e:.{digits}f}" for m, e in zip(means, errors, strict=True)]
+    best = means.argmin()
+    cells[best] = f"**{cells[best]}**"
     return f"| {', '.join(case)} | {' | '.join(cells)} |"
 
 
-def winners(results: dict[tuple[str, str], Scores], column: int, methods: list[str]) -> str:
-    best = Counter(
-        methods[values[:, : len(methods), column].mean(0).argmin()] for values in results.values()
-    )
-    return ", ".join(f"{method} in {n}" for method, n in best.most_common())
+def _wins(results: dict[Case, Scores], column: int, methods: list[str]) -> str:
+    """Return in how many cases each of the first methods has the lowest mean."""
+    counts: Counter[str] = Counter()
+    for scores in results.values():
+        means = scores[:, : len(methods), column].mean(0)
+        counts[methods[means.argmin()]] += 1
+    return ", ".join(f"{method} in {n}" for method, n in counts.most_common())
 
 
-def main(splits: int) -> None:
-    warnings.simplefilter(
-        "ignore"
-    )  # T is not determined where all held-out samples are classified correctly
-    results = {(d, e): scores(DATA[d], ESTIMATORS[e], splits) for d in DATA for e in ESTIMATORS}
-    print(f"{len(results)} cases, {splits} splits")
-    for column, (name, digits) in enumerate([("NLL", 3), ("ECE %", 1)]):
-        print(f"\n| {name} | {' | '.join(METHODS)} |\n|:--|{'--:|' * len(METHODS)}")
-        print(
-            *(line(case, values[:, :, column], digits) for case, values in results.items()),
-            sep="\n",
-        )
-        print("\nbest of all:", winners(results, column, list(METHODS)))
-        print("best with one estimator:", winners(results, column, ONE))
-    changed = np.mean([values[:, :, 2].mean(0) for values in results.values()], 0)
-    print(
-        "predictions changed, %:",
-        ", ".join(f"{m} {c:.1f}" for m, c in zip(METHODS, changed, strict=True)),
-    )
+def _print_table(results: dict[Case, Scores], column: int, name: str, digits: int) -> None:
+    print(f"\n| {name} | {' | '.join(METHODS)} |\n|:--|{'--:|' * len(METHODS)}")
+    for case, scores in results.items():
+        print(_line(case, scores[:, :, column], digits))
+    print("\nbest of all:", _wins(results, column, METHODS))
+    print("best with one estimator:", _wins(results, column, ONE_ESTIMATOR))
+
+
+def main(n_splits: int) -> None:
+    """Print a table for each score.
+
+    Args:
+        n_splits: Random splits of each data set.
+    """
+    # T is not determined where all held-out samples are classified correctly.
+    warnings.simplefilter("ignore")
+    results = {
+        (data, estimator): _scores(DATA[data], ESTIMATORS[estimator], n_splits)
+        for data in DATA
+        for estimator in ESTIMATORS
+    }
+    print(f"{len(results)} cases, {n_splits} splits")
+    for column, (name, digits) in enumerate(COLUMNS.items()):
+        _print_table(results, column, name, digits)
+    changed = np.mean([scores.mean(0)[:, 2] for scores in results.values()], 0)
+    cells = [f"{method} {share:.1f}" for method, share in zip(METHODS, changed, strict=True)]
+    print("predictions changed, %:", ", ".join(cells))
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 10)
+    arguments = sys.argv[1:] or ["10"]
+    main(int(arguments[0]))

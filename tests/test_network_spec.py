@@ -7,7 +7,14 @@ from safetensors.torch import save_file
 from torch import nn
 
 from simplexcal.demo.lenet5 import LeNet5
-from simplexcal.network_spec import load_network
+from simplexcal.network_spec import (
+    NETWORK_ERRORS,
+    NetworkSpec,
+    first_line,
+    load_backbone,
+    load_network,
+    reraise_as_input_error,
+)
 
 NAME = "simplexcal.demo.lenet5:LeNet5"
 
@@ -87,3 +94,33 @@ def test_a_file_that_is_not_its_weights_is_one_sentence(content: str, tmp_path: 
 def test_a_missing_file_is_named() -> None:
     with pytest.raises(FileNotFoundError, match=r"'nowhere\.pt' does not exist"):
         load_network(NAME, Path("nowhere.pt"))
+
+
+def test_a_specification_gives_the_frozen_network(tmp_path: Path) -> None:
+    net = LeNet5()
+    path = tmp_path / "weights.safetensors"
+    save_file(net.state_dict(), path)
+    backbone = load_backbone(NetworkSpec(NAME, path))
+    x = torch.zeros(2, 1, 28, 28)
+    assert torch.equal(backbone(x).logits, net.eval()(x))
+    with pytest.raises(ValueError, match="`head` must name a linear layer; got 'nothing'"):
+        load_backbone(NetworkSpec(NAME, path, "nothing"))
+
+
+@pytest.mark.parametrize("kind", NETWORK_ERRORS)
+def test_an_error_of_the_network_becomes_one_about_its_inputs(kind: type[Exception]) -> None:
+    with (
+        pytest.raises(ValueError, match=r"^The network cannot take three rows: '?first'?$"),
+        reraise_as_input_error("three rows"),
+    ):
+        raise kind("first")
+
+
+def test_another_error_stays_as_it_is() -> None:
+    with pytest.raises(ZeroDivisionError), reraise_as_input_error("three rows"):
+        raise ZeroDivisionError
+
+
+def test_only_the_first_line_of_an_error_is_shown() -> None:
+    assert first_line(RuntimeError("first\nsecond")) == "first"
+    assert first_line(AssertionError()) == "AssertionError"

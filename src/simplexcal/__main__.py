@@ -2,16 +2,20 @@
 
 import sys
 
+CLI_PACKAGES = ("typer", "rich")
+
 
 def main() -> int:
-    """Run the command line, if what it needs is installed."""
+    """Run the command line, if the packages it needs are installed, and return the exit code."""
     try:
         from simplexcal import cli
     except ImportError as error:
-        if (error.name or "").partition(".")[0] not in ("typer", "rich"):
+        package = (error.name or "").partition(".")[0]
+        if package not in CLI_PACKAGES:
             raise
         sys.stderr.write(
-            'error: the command line needs typer and rich. Run pip install "simplexcal[cli,report]".\n'
+            "error: the command line needs typer and rich. "
+            'Run pip install "simplexcal[cli,report]".\n'
         )
         return 2
     return cli.main()

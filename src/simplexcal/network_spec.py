@@ -1,4 +1,4 @@
-"""A network named by strings, as the command line names it: a function that makes it, and a file with its weights."""
+"""A network named by strings: "package.module:factory", and a file with its weights."""
 
 import importlib
 import sys
@@ -11,49 +11,101 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-NETWORK_ERRORS = (
-    RuntimeError,
-    IndexError,
-    AttributeError,
-    KeyError,
-)  # what networks raise at inputs they cannot take
+from simplexcal.backbone import Backbone
+
+# The errors that networks raise at inputs of a wrong shape or dtype.
+NETWORK_ERRORS = (RuntimeError, IndexError, AttributeError, KeyError, AssertionError)
 
 
-class Network(NamedTuple):
-    """A network by its names on the command line."""
+class NetworkSpec(NamedTuple):
+    """The names that a network is loaded by; plain data, which can be sent to other processes.
+
+    Attributes:
+        model: Factory of the network, as "package.module:factory".
+        weights: File with its state dict; None keeps the weights that the factory gives.
+        head: Name of its last linear layer; None finds it in the first forward pass.
+    """
 
     model: str
     weights: Path | None = None
     head: str | None = None
 
 
-def load_network(model: str, weights: Path | None = None) -> nn.Module:
-    """Return the network that ``package.module:factory`` makes when it is called without arguments, with its weights.
+def load_backbone(network: NetworkSpec) -> Backbone:
+    """Return the network that a specification names, frozen.
 
-    ``weights`` is a state dict, in safetensors or in torch's own format; of the latter only tensors are unpickled.
+    Args:
+        network: The names to load it by.
+
+    Raises:
+        ValueError: The factory, the weights or the head cannot be found or do not fit together.
     """
-    factory = _factory(model)
+    return Backbone(load_network(network.model, network.weights), network.head)
+
+
+def load_network(model: str, weights: Path | None = None) -> nn.Module:
+    """Return the network that a factory makes, with its weights.
+
+    Args:
+        model: Function or class that is called without arguments, as "package.module:factory".
+        weights: State dict, in safetensors or in torch's own format; of the latter only tensors
+            are unpickled. None keeps the weights that the factory gives.
+
+    Raises:
+        ValueError: The factory cannot be imported or called, or the weights do not fit.
+        TypeError: The factory returns something else than a torch.nn.Module.
+        FileNotFoundError: There is no file ``weights``.
+    """
+    factory = _import_factory(model)
     try:
         net = factory()
     except Exception as error:
         raise ValueError(
-            f"`{model}` must make a network when called without arguments; it raised {error!r}."
+            f"`model` '{model}' must make a network when called without arguments; "
+            f"it raised {error!r}."
         ) from error
     if not isinstance(net, nn.Module):
         raise TypeError(
-            f"`{model}` must return a torch.nn.Module; it returned {type(net).__name__}."
+            f"`model` '{model}' must return a torch.nn.Module; it returned {type(net).__name__}."
         )
-    return net if weights is None else _with_weights(net, weights)
+    if weights is not None:
+        _load_weights(net, weights)
+    return net
 
 
-def _factory(model: str) -> Any:
+@contextmanager
+def reraise_as_input_error(inputs: str) -> Iterator[None]:
+    """Turn what a network raises at its inputs into a ValueError of one line.
+
+    Args:
+        inputs: What the network is called with, in words, such as "the `inputs` of 'x.npz'".
+
+    Raises:
+        ValueError: The network raised one of ``NETWORK_ERRORS``.
+    """
+    try:
+        yield
+    except NETWORK_ERRORS as error:
+        raise ValueError(f"The network cannot take {inputs}: {first_line(error)}") from error
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, or its type where there is no message.
+
+    Args:
+        error: Any exception.
+    """
+    lines = str(error).splitlines()
+    if not lines:
+        return type(error).__name__
+    return lines[0]
+
+
+def _import_factory(model: str) -> Any:
     module_name, _, name = model.partition(":")
     if not module_name or not name:
         raise ValueError(f"`model` must have the form package.module:factory; got {model!r}.")
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(
-            0, str(Path.cwd())
-        )  # as `python -m` does, so that a user's own module is found
+    _add_current_folder()
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
@@ -69,19 +121,31 @@ def _factory(model: str) -> Any:
     )
 
 
-def _with_weights(net: nn.Module, path: Path) -> nn.Module:
-    state = _state_dict(path)
+def _add_current_folder() -> None:
+    """Let a user's own module in the current folder be imported, as `python -m` does."""
+    current = str(Path.cwd())
+    if "" not in sys.path and current not in sys.path:
+        sys.path.insert(0, current)
+
+
+def _load_weights(net: nn.Module, path: Path) -> None:
+    state = _read_state_dict(path)
     try:
         net.load_state_dict(state)
     except (RuntimeError, TypeError, AttributeError) as error:
-        first = str(error).splitlines()[1:2] or [str(error)]
-        raise ValueError(
-            f"'{path}' holds the weights of another network: {first[0].strip()}"
-        ) from error
-    return net
+        reason = _mismatch(error)
+        raise ValueError(f"'{path}' holds the weights of another network: {reason}") from error
 
 
-def _state_dict(path: Path) -> Any:
+def _mismatch(error: Exception) -> str:
+    """Return the first mismatch that torch lists; its first line names the network alone."""
+    lines = str(error).splitlines()
+    if len(lines) > 1:
+        return lines[1].strip()
+    return str(error).strip()
+
+
+def _read_state_dict(path: Path) -> Any:
     if not path.is_file():
         raise FileNotFoundError(
             f"'{path}' does not exist or is no file. Pass the network's saved state dict."
@@ -92,22 +156,7 @@ def _state_dict(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch's unpickler raises whatever it meets in a foreign file
         raise ValueError(
-            f"'{path}' cannot be read as a state dict. Save one with safetensors.torch.save_file(net.state_dict(), "
-            "path) or torch.save(net.state_dict(), path)."
+            f"'{path}' cannot be read as a state dict. Save one with "
+            "safetensors.torch.save_file(net.state_dict(), path) or "
+            "torch.save(net.state_dict(), path)."
         ) from error
-
-
-@contextmanager
-def blaming_the_inputs(path: Path) -> Iterator[None]:
-    """Say of an error inside the network what it comes from."""
-    try:
-        yield
-    except NETWORK_ERRORS as error:
-        raise ValueError(
-            f"The network cannot take the `inputs` of '{path}': {first_line(error)}"
-        ) from error
-
-
-def first_line(error: Exception) -> str:
-    """Return what an error says, in short."""
-    return next(iter(str(error).splitlines()), type(error).__name__)

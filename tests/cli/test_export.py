@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -15,12 +16,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from simplexcal.calibrators import TemperatureScaling
-from simplexcal.cli._export_file import export_file
+from simplexcal.cli.export import export_file
 from simplexcal.demo.lenet5 import normalise
 from simplexcal.demo.run import Data, prepare
 from simplexcal.io import save_calibrator
 from simplexcal.model import CalibratedModel
-from simplexcal.network_spec import Network
+from simplexcal.network_spec import NetworkSpec
 
 PAGE = (Path(__file__).parents[2] / "docs" / "serving.md").read_text()
 WRITE, USE, SERVE, CLIENT, ALONE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -54,7 +55,7 @@ def probs(path: Path, name: str, x: Tensor) -> Tensor:
 def test_files_become_one_graph_of_network_and_calibrator(
     by_shape: bool, model: CalibratedModel, data: Data, tmp_path: Path
 ) -> None:
-    network = Network(LENET5, tmp_path / "lenet5.safetensors")
+    network = NetworkSpec(LENET5, tmp_path / "lenet5.safetensors")
     told = {"shape": "1,28,28"} if by_shape else {"data": tmp_path / "inputs.npz"}
     written = export_file(tmp_path / "ts.safetensors", tmp_path / "net.onnx", network, **told)
     assert written == ("ts", ["inputs"], ["label", "probs", "confidence"])
@@ -79,35 +80,40 @@ def test_without_a_network_the_calibrator_is_written_with_the_fingerprint(
     [
         (None, {"shape": "3"}, "--shape and --data tell what a network takes: give --model"),
         (
-            Network(LENET5),
+            NetworkSpec(LENET5),
             {},
             "Say what the network takes: --shape of one input, as 1,28,28, or --data",
         ),
-        (Network(LENET5), {"shape": "1", "data": Path("x.npz")}, "Say what the network takes"),
+        (NetworkSpec(LENET5), {"shape": "1", "data": Path("x.npz")}, "Say what the network takes"),
         (
-            Network(LENET5),
+            NetworkSpec(LENET5),
             {"shape": "1x28x28"},
             "--shape must be positive numbers with commas .*; got '1x28x28'",
         ),
         (
-            Network(LENET5),
+            NetworkSpec(LENET5),
             {"shape": "1,-28,28"},
             "--shape must be positive numbers with commas .*; got '1,-28,28'",
         ),
         (
-            Network(LENET5),
+            NetworkSpec(LENET5),
+            {"shape": f"1,{10**20}"},
+            "--shape must be positive numbers with commas .*; got '1,10+'",
+        ),
+        (
+            NetworkSpec(LENET5),
             {"shape": "1,28,28"},
             "was calibrated for another network",
         ),  # of random weights
-        (Network(LENET5), {"data": Path("missing.npz")}, "missing.npz"),
+        (NetworkSpec(LENET5), {"data": Path("missing.npz")}, "missing.npz"),
     ],
 )
 @pytest.mark.usefixtures("model")
 def test_what_does_not_fit_together_is_one_sentence(
-    network: Network | None, told: dict[str, str], message: str, tmp_path: Path
+    network: NetworkSpec | None, told: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises((ValueError, OSError), match=message):
-        export_file(tmp_path / "ts.safetensors", tmp_path / "net.onnx", network, **told)  # type: ignore[arg-type]
+        export_file(tmp_path / "ts.safetensors", tmp_path / "net.onnx", network, **told)
     assert not (tmp_path / "net.onnx").exists()
 
 
@@ -119,11 +125,11 @@ def test_a_shape_that_the_network_cannot_take_is_one_sentence(data: Data, tmp_pa
         ValueError, match=r"The network cannot take inputs of shape \(1, 5, 5\) and torch.float32: "
     ):
         export_file(
-            tmp_path / "ts.safetensors", tmp_path / "net.onnx", Network(LENET5), shape="1,5,5"
+            tmp_path / "ts.safetensors", tmp_path / "net.onnx", NetworkSpec(LENET5), shape="1,5,5"
         )
 
 
-# --- docs/serving.md --------------------------------------------------------------------------------------------------
+# --- docs/serving.md -----------------------------------------------------------------------------
 
 
 def free_port() -> int:
@@ -173,7 +179,8 @@ def test_the_page_runs_as_it_stands_and_serves_without_torch(tmp_path: Path) -> 
 
 @pytest.mark.long
 def test_the_calibrator_alone_runs_as_it_stands(tmp_path: Path) -> None:
-    code = f"import torch; torch.manual_seed(0)\n{ALONE}\nassert probs.shape == (1, 5) and label == [0]"
+    check = "assert probs.shape == (1, 5) and label == [0]"
+    code = f"import torch; torch.manual_seed(0)\n{ALONE}\n{check}"
     assert finished(python(code, tmp_path)) == "['logits']\n"
 
 

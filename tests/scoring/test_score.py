@@ -17,7 +17,7 @@ from torch import nn
 
 from simplexcal.backbone import Backbone
 from simplexcal.io import native, save_calibrator
-from simplexcal.network_spec import Network
+from simplexcal.network_spec import NetworkSpec
 from simplexcal.scoring import score
 from simplexcal.scoring.worker import Job, load_worker
 from simplexcal.types import Outputs, Prediction
@@ -180,7 +180,7 @@ def test_a_network_takes_its_inputs_from_nested_lists(tmp_path: Path) -> None:
         calibrator,
         data,
         tmp_path / "y.parquet",
-        network=Network("test_score:make_network"),
+        network=NetworkSpec("test_score:make_network"),
         batch_size=8,
     )
     good = [i for i in range(30) if i not in (3, 5, 7)]

@@ -14,7 +14,7 @@ from torch import nn
 
 from simplexcal.calibrators import TemperatureScaling
 from simplexcal.io import save_calibrator
-from simplexcal.network_spec import Network
+from simplexcal.network_spec import NetworkSpec
 from simplexcal.scoring import score
 
 nan = float("nan")
@@ -222,7 +222,7 @@ WHOLE: dict[str, tuple[dict[str, Any], dict[str, Any], type[Exception], str]] = 
     "an address": (columns(5), {"address": "1.2.3.4:5"}, ValueError, 'Pass `engine` as "ray" too'),
     "kind and model": (
         columns(5),
-        {"kind": "logits", "network": Network("a:b")},
+        {"kind": "logits", "network": NetworkSpec("a:b")},
         ValueError,
         "Pass one of the two",
     ),
@@ -294,7 +294,7 @@ def test_a_calibrator_of_another_network_is_refused(tmp_path: Path) -> None:
             save(tmp_path, "ts", "0" * 64),
             data,
             tmp_path / "y.parquet",
-            network=Network("test_score:make_network"),
+            network=NetworkSpec("test_score:make_network"),
         )
 
 
@@ -305,7 +305,7 @@ def test_inputs_that_the_network_cannot_take_are_said_to_be_such(tmp_path: Path)
             save(tmp_path, "ts"),
             data,
             tmp_path / "y.parquet",
-            network=Network("test_score:make_network"),
+            network=NetworkSpec("test_score:make_network"),
         )
 
 
@@ -363,7 +363,7 @@ def test_damage_in_mid_file_names_the_file_and_keeps_what_was_done(tmp_path: Pat
         score(save(tmp_path, "ts"), whole, tmp_path / "y.parquet", batch_size=25)
 
 
-WORDS = Network("test_score_faults:make_words")
+WORDS = NetworkSpec("test_score_faults:make_words")
 
 
 def make_words() -> nn.Module:

@@ -1,26 +1,33 @@
-"""What the command line works on: a file of saved outputs, or a file of inputs with the network that takes them."""
+"""Reads what a command works on: saved outputs, or raw inputs that a network is run on."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from simplexcal._validation import check_labels
 from simplexcal.backbone import Backbone, extract
-from simplexcal.calibrators import Calibrator
+from simplexcal.calibrators import Calibrator, Uncalibrated
 from simplexcal.io import load_calibrator
-from simplexcal.io.tables import Table, read_inputs, read_outputs, read_predictions
+from simplexcal.io.tables import Inputs, Table, read_inputs, read_outputs, read_predictions
 from simplexcal.mixup import FeatureMixup, InputMixup, Mixup
-from simplexcal.network_spec import Network, blaming_the_inputs, load_network
+from simplexcal.network_spec import NetworkSpec, load_backbone, reraise_as_input_error
 from simplexcal.types import Prediction
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A network's outputs with what belongs to them; and the network and its inputs, where they were given."""
+    """A network's outputs, with the network and its inputs where they were given.
+
+    Args:
+        path: The file that was read.
+        table: The outputs, and what the file holds beside them.
+        backbone: The network of --model, or None for saved outputs.
+        inputs: The inputs that the network was run on, or None for saved outputs.
+    """
 
     path: Path
     table: Table
@@ -29,54 +36,95 @@ class Source:
 
     @property
     def labels(self) -> Tensor:
-        """The true classes, which must be there."""
-        return check_labels(_given(self.path, self.table.labels), *self.table.outputs.logits.shape)
+        """The true classes, checked.
+
+        Raises:
+            ValueError: The file holds none, or wrong ones.
+        """
+        n, n_classes = self.table.outputs.logits.shape
+        return check_labels(_required(self.path, self.table.labels), n, n_classes)
 
     @property
     def fingerprint(self) -> str | None:
-        """The network's, or None where only its outputs are known."""
-        return None if self.backbone is None else self.backbone.fingerprint()
+        """The network's fingerprint, or None where only its outputs are known."""
+        if self.backbone is None:
+            return None
+        return self.backbone.fingerprint()
 
     def mixup(self, kind: str) -> Mixup | None:
-        """Return the source of mixed samples: of "features" where the last layer is known, of "inputs", or "none"."""
+        """Return the source of mixup samples, or None where there is none.
+
+        Args:
+            kind: "inputs", "none", or "features", which needs the last layer and its inputs.
+
+        Raises:
+            ValueError: Inputs are to be mixed without the network.
+        """
         if kind == "inputs":
-            if self.backbone is None or self.inputs is None:
-                raise ValueError(
-                    "--mixup inputs needs the network itself: give --model, or mix features."
-                )
-            return InputMixup(self.backbone, self.inputs, self.labels)
-        if kind == "none" or self.table.head is None or self.table.outputs.features is None:
+            return self._input_mixup()
+        head = self.table.head
+        outputs = self.table.outputs
+        if kind == "none" or head is None or outputs.features is None:
             return None
-        return FeatureMixup(self.table.head, self.table.outputs, self.labels)
+        return FeatureMixup(head, outputs, self.labels)
 
     def load(self, path: Path) -> tuple[str, Calibrator]:
-        """Return the method and the calibrator in a file, if it was fitted for these outputs' network."""
+        """Return the method and the calibrator in a file.
+
+        Args:
+            path: A file that `calibrate` wrote.
+
+        Raises:
+            ValueError: The calibrator is for another network or another number of classes.
+        """
         calibrator, header = load_calibrator(path)
-        if self.backbone is not None and header["fingerprint"] not in (None, self.fingerprint):
+        self._check_fingerprint(path, header)
+        n_classes = self.table.outputs.n_classes
+        if calibrator.n_classes != n_classes:
             raise ValueError(
-                f"'{path}' was calibrated for another network than that of --model and --weights."
-            )
-        if calibrator.n_classes != self.table.outputs.n_classes:
-            raise ValueError(
-                f"'{path}' is for {calibrator.n_classes} classes; '{self.path}' has {self.table.outputs.n_classes}."
+                f"'{path}' is for {calibrator.n_classes} classes; '{self.path}' has {n_classes}."
             )
         return str(header["method"]), calibrator
 
     def predictions(self, calibrators: Sequence[Path]) -> dict[str, Prediction]:
-        """Return what the network says itself, and what it says after each calibrator, by the methods' names."""
+        """Return the network's own predictions and those of each calibrator, by method.
+
+        Args:
+            calibrators: Files that `calibrate` wrote.
+        """
         outputs = self.table.outputs
-        found = {"none": Prediction(outputs.logits.softmax(-1), outputs.label)}
+        uncalibrated = Prediction(outputs.logits.softmax(-1), outputs.label)
+        found = {Uncalibrated.key: uncalibrated}
         for path in calibrators:
             method, calibrator = self.load(path)
-            names = (method, f"{method} ({path.stem})", f"{method} ({path})")
-            found[next((name for name in names if name not in found), names[-1])] = calibrator(
-                outputs
-            )
+            found[_unused_name(method, path, found)] = calibrator(outputs)
         return found
 
+    def _input_mixup(self) -> Mixup:
+        if self.backbone is None or self.inputs is None:
+            raise ValueError(
+                "--mixup inputs needs the network itself: give --model, or mix features."
+            )
+        return InputMixup(self.backbone, self.inputs, self.labels)
 
-class Judged(NamedTuple):
-    """Predictions by the methods' names, with the true classes, and what a report can show beside them."""
+    def _check_fingerprint(self, path: Path, header: Mapping[str, Any]) -> None:
+        if self.backbone is None or header["fingerprint"] is None:
+            return
+        if header["fingerprint"] != self.fingerprint:
+            raise ValueError(
+                f"'{path}' was calibrated for another network than that of --model and --weights."
+            )
+
+
+class EvaluationInputs(NamedTuple):
+    """Predictions with the true classes, and what a report can show beside them.
+
+    Attributes:
+        predictions: By the methods' names.
+        labels: The true classes (N,).
+        images: One image for each input, if there are images.
+        class_names: One name for each class, if there are names.
+    """
 
     predictions: dict[str, Prediction]
     labels: Tensor
@@ -87,63 +135,107 @@ class Judged(NamedTuple):
 def read_source(
     path: Path,
     kind: str | None,
-    network: Network | None,
+    network: NetworkSpec | None,
     *,
     images: bool = False,
     progress: bool = False,
 ) -> Source:
-    """Read saved outputs, "logits" or "probs" as ``kind`` says, or inputs, and run the network on them."""
-    if network is None:
-        if kind is None:
+    """Read saved outputs; or read inputs and run a network on them.
+
+    Args:
+        path: The file to read.
+        kind: "logits" or "probs" for saved outputs, None for inputs.
+        network: The network for inputs, None for saved outputs.
+        images: Also read images.
+        progress: Show the progress of the network.
+
+    Raises:
+        ValueError: Both or neither of ``kind`` and ``network`` are given, or the file is wrong.
+    """
+    if network is not None:
+        if kind is not None:
             raise ValueError(
-                f"Say what '{path}' holds: --input logits or --input probs; or --model for raw inputs."
+                "--input tells what saved outputs hold, and --model takes raw inputs. "
+                "Give one of the two."
             )
-        return Source(path, read_outputs(path, kind, images=images))
-    if kind is not None:
+        return _run_network(path, network, images, progress)
+    if kind is None:
         raise ValueError(
-            "--input tells what saved outputs hold, and --model takes raw inputs. Give one of the two."
+            f"Say what '{path}' holds: --input logits or --input probs; or --model for raw inputs."
         )
+    return Source(path, read_outputs(path, kind, images=images))
+
+
+def read_evaluation_inputs(
+    path: Path,
+    kind: str | None,
+    calibrators: Sequence[Path],
+    network: NetworkSpec | None,
+    *,
+    images: bool = False,
+) -> EvaluationInputs:
+    """Read predictions; or read outputs as ``read_source`` does and calibrate them.
+
+    Args:
+        path: The file to read.
+        kind: "predictions", or what ``read_source`` takes.
+        calibrators: Calibrators to evaluate beside the network itself.
+        network: The network for raw inputs.
+        images: Also read images.
+
+    Raises:
+        ValueError: The options do not fit together, or the file is wrong.
+    """
+    if kind != "predictions":
+        source = read_source(path, kind, network, images=images)
+        predictions = source.predictions(calibrators)
+        labels = _required(path, source.table.labels)
+        return EvaluationInputs(predictions, labels, source.table.images, source.table.class_names)
+    if calibrators or network is not None:
+        raise ValueError(
+            "--input predictions are evaluated as they are: leave out --calibrator and --model."
+        )
+    prediction, known_labels = read_predictions(path)
+    return EvaluationInputs({path.stem: prediction}, _required(path, known_labels))
+
+
+def _run_network(path: Path, network: NetworkSpec, images: bool, progress: bool) -> Source:
     given = read_inputs(path, images=images)
-    backbone = Backbone(load_network(network.model, network.weights), network.head)
-    labels = (
-        torch.zeros(len(given.inputs), dtype=torch.long) if given.labels is None else given.labels
-    )
-    double = (
-        given.inputs.dtype == torch.float64
-    )  # as numpy makes numbers, whatever the network takes
-    inputs = backbone.as_input(given.inputs.numpy()) if double else given.inputs
-    with blaming_the_inputs(path):
-        outputs, _ = extract(backbone, (inputs, labels), progress=progress)
+    backbone = load_backbone(network)
+    inputs = _as_network_input(backbone, given.inputs)
+    with reraise_as_input_error(f"the `inputs` of '{path}'"):
+        outputs, _ = extract(backbone, (inputs, _labels_or_zeros(given)), progress=progress)
     table = Table(outputs, given.labels, backbone.head, given.images, given.class_names, given.ids)
     return Source(path, table, backbone, inputs)
 
 
-def read_judged(
-    path: Path,
-    kind: str | None,
-    calibrators: Sequence[Path],
-    network: Network | None,
-    *,
-    images: bool = False,
-) -> Judged:
-    """Read "predictions", or outputs as ``read_source`` does, to be judged before and after each calibrator."""
-    if kind != "predictions":
-        source = read_source(path, kind, network, images=images)
-        table, predictions = source.table, source.predictions(calibrators)
-        return Judged(predictions, _given(path, table.labels), table.images, table.class_names)
-    if calibrators or network is not None:
-        raise ValueError(
-            "--input predictions are judged as they are: leave out --calibrator and --model."
-        )
-    prediction, labels = read_predictions(path)
-    return Judged({path.stem: prediction}, _given(path, labels))
+def _labels_or_zeros(given: Inputs) -> Tensor:
+    """Return labels for ``extract``, which needs some; zeros are not used further."""
+    if given.labels is None:
+        return torch.zeros(len(given.inputs), dtype=torch.long)
+    return given.labels
 
 
-def _given(path: Path, labels: Tensor | None) -> Tensor:
+def _as_network_input(backbone: Backbone, inputs: Tensor) -> Tensor:
+    """Return the inputs in the network's dtype where they are float64, which numpy makes."""
+    if inputs.dtype == torch.float64:
+        return backbone.as_input(inputs.numpy())
+    return inputs
+
+
+def _unused_name(method: str, path: Path, used: Iterable[str]) -> str:
+    """Return the method's name, with as much of the path as makes it unique."""
+    for name in (method, f"{method} ({path.stem})"):
+        if name not in used:
+            return name
+    return f"{method} ({path})"
+
+
+def _required(path: Path, labels: Tensor | None) -> Tensor:
     """Return the true classes of a file, which must hold them."""
     if labels is None:
         raise ValueError(
-            f"'{path}' holds no true classes, which are needed here. Add an array `labels`, in .csv and .parquet a "
-            "column `label`."
+            f"'{path}' holds no true classes, which are needed here. Add an array `labels`, "
+            "in .csv and .parquet a column `label`."
         )
     return labels

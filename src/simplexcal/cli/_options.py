@@ -1,4 +1,4 @@
-"""What the commands have in common: their options, and what is checked before work begins."""
+"""Options that several commands share, and the checks before a command's work begins."""
 
 import os
 from collections.abc import Sequence
@@ -10,81 +10,129 @@ from typing import Annotated
 import typer
 
 from simplexcal.calibrators import CALIBRATORS
-from simplexcal.network_spec import Network
+from simplexcal.cli._output_path import check_output_path
+from simplexcal.network_spec import NetworkSpec
 
 
-class Method(StrEnum):
-    """The keys of CALIBRATORS."""
-
-    none, ts, ets, pts, adats, dirichlet, sts = CALIBRATORS
-
-
-class Held(StrEnum):
+class OutputKind(StrEnum):
     """What a file of saved outputs holds. It is never guessed."""
 
-    logits, probs = "logits", "probs"
+    logits = "logits"
+    probs = "probs"
 
 
-class Judged(StrEnum):
-    """What can be judged: outputs, or the predictions that `simplexcal predict` wrote."""
+class EvaluationKind(StrEnum):
+    """What can be evaluated: outputs, or the predictions that `simplexcal predict` wrote."""
 
-    logits, probs, predictions = "logits", "probs", "predictions"
+    logits = "logits"
+    probs = "probs"
+    predictions = "predictions"
 
 
-class Mixed(StrEnum):
+class MixupKind(StrEnum):
     """What Multi-Mixup mixes."""
 
-    features, inputs, none = "features", "inputs", "none"
+    features = "features"
+    inputs = "inputs"
+    none = "none"
 
 
-DATA = "Saved outputs, or raw inputs for --model; .npz, .safetensors, .parquet or .csv."
-Data = Annotated[Path, typer.Argument(help=DATA, metavar="DATA")]
-Input = Annotated[Held | None, typer.Option("--input", help="What saved outputs hold.")]
-JudgedInput = Annotated[Judged | None, typer.Option("--input", help="What the file holds.")]
-Model = Annotated[
-    str | None, typer.Option(help="The network, as package.module:factory, for raw inputs.")
+def check_method(method: str) -> str:
+    """Return the method if it is a key of CALIBRATORS when the command runs.
+
+    Args:
+        method: What the user typed.
+
+    Raises:
+        typer.BadParameter: There is no such method.
+    """
+    if method not in CALIBRATORS:
+        raise typer.BadParameter(f"{method!r} is not one of {', '.join(CALIBRATORS)}.")
+    return method
+
+
+DataArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="DATA",
+        help="Saved outputs, or raw inputs for --model; .npz, .safetensors, .parquet or .csv.",
+    ),
 ]
-Weights = Annotated[
-    Path | None, typer.Option(help="Its state dict: .safetensors, or torch's own format.")
+CalibratorArgument = Annotated[
+    Path,
+    typer.Argument(metavar="CALIBRATOR", help="A file that `calibrate` wrote."),
 ]
-Head = Annotated[
+CalibratorOption = Annotated[
+    list[Path] | None,
+    typer.Option("--calibrator", help="A file that `calibrate` wrote; repeatable."),
+]
+KindOption = Annotated[
+    OutputKind | None,
+    typer.Option("--input", help="What saved outputs hold."),
+]
+EvaluationKindOption = Annotated[
+    EvaluationKind | None,
+    typer.Option("--input", help="What the file holds."),
+]
+MethodOption = Annotated[
+    str,
+    typer.Option(callback=check_method, metavar="METHOD", help="The method; see below."),
+]
+MixupOption = Annotated[
+    MixupKind,
+    typer.Option(help="What is mixed, for a method that uses mixup samples; see below."),
+]
+ModelOption = Annotated[
+    str | None,
+    typer.Option(help="The network, as package.module:factory, for raw inputs."),
+]
+WeightsOption = Annotated[
+    Path | None,
+    typer.Option(help="Its state dict: .safetensors, or torch's own format."),
+]
+HeadOption = Annotated[
     str | None,
     typer.Option(help="The name of its last linear layer, if it is not found by itself."),
 ]
-Calibrators = Annotated[
-    list[Path] | None, typer.Option("--calibrator", help="A file of `calibrate`; repeatable.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
-def network(model: str | None, weights: Path | None, head: str | None) -> Network | None:
-    """Return the network that the options name, or None."""
-    if model is None and (weights is not None or head is not None):
+def network_spec(model: str | None, weights: Path | None, head: str | None) -> NetworkSpec | None:
+    """Return the network that the options name, or None if they name none.
+
+    Args:
+        model: The value of --model.
+        weights: The value of --weights.
+        head: The value of --head.
+
+    Raises:
+        ValueError: There are weights or a head, and no model.
+    """
+    if model is not None:
+        return NetworkSpec(model, weights, head)
+    if weights is not None or head is not None:
         raise ValueError(
             "--weights and --head belong to a network: give --model package.module:factory too."
         )
-    return None if model is None else Network(model, weights, head)
+    return None
 
 
 def check_files(output: Path | None, suffixes: Sequence[str], *inputs: Path | None) -> None:
-    """Refuse what cannot be read or written, or must not be overwritten, before hours are spent on it."""
+    """Reject files that cannot be read or written before the work begins.
+
+    Args:
+        output: The file to write, if there is one.
+        suffixes: The formats in which ``output`` can be written.
+        *inputs: Files to read, which must exist and are not overwritten; None is skipped.
+
+    Raises:
+        FileNotFoundError: One of ``inputs`` does not exist.
+        ValueError: ``output`` has a wrong suffix, or is one of ``inputs``.
+        OSError: ``output`` cannot be written.
+    """
     given = [path for path in inputs if path is not None]
     for path in given:
         if not path.exists():
             raise FileNotFoundError(ENOENT, os.strerror(ENOENT), str(path))
-    if output is None:
-        return
-    if output.suffix not in suffixes:
-        raise ValueError(f"--output must end in {' or '.join(suffixes)}; got '{output}'.")
-    if not output.parent.is_dir():
-        raise FileNotFoundError(
-            f"--output is to go to '{output.parent}', which is no folder. Make it first."
-        )
-    if output.is_dir():
-        raise IsADirectoryError(f"--output '{output}' is a folder. Give the name of a file.")
-    if not os.access(output.parent, os.W_OK):
-        raise PermissionError(f"--output is to go to '{output.parent}', where you may not write.")
-    if output.exists() and any(output.samefile(path) for path in given):
-        raise ValueError(
-            f"--output '{output}' is read by this command and would be overwritten. Give another name."
-        )
+    if output is not None:
+        check_output_path(output, suffixes, given)

@@ -2,77 +2,111 @@
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
+from torch import Tensor
 
-from simplexcal.calibrators import CALIBRATORS
-from simplexcal.cli._console import say, stderr_is_tty
-from simplexcal.cli._inputs import read_source
+from simplexcal.calibrators import CALIBRATORS, Calibrator, SimplexTemperatureScaling
+from simplexcal.cli._console import echo_result, stderr_is_tty
+from simplexcal.cli._inputs import Source, read_source
 from simplexcal.cli._options import (
-    Data,
-    Head,
-    Input,
-    Json,
-    Method,
-    Mixed,
-    Model,
-    Weights,
+    DataArgument,
+    HeadOption,
+    JsonOption,
+    KindOption,
+    MethodOption,
+    MixupKind,
+    MixupOption,
+    ModelOption,
+    WeightsOption,
     check_files,
-    network,
+    network_spec,
 )
 from simplexcal.io import save_calibrator
 from simplexcal.metrics import nll
-from simplexcal.mixup import mixup_or_none
+from simplexcal.mixup import Mixup, mixup_or_none
 
 
 def calibrate(
-    data: Data,
+    data: DataArgument,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="The calibrator's file, .safetensors.")
     ],
-    input: Input = None,
-    method: Annotated[Method, typer.Option(help="The method.")] = Method.sts,
-    model: Model = None,
-    weights: Weights = None,
-    head: Head = None,
-    mixup: Annotated[
-        Mixed, typer.Option(help="What is mixed, for sts and dirichlet.")
-    ] = Mixed.features,
+    kind: KindOption = None,
+    method: MethodOption = SimplexTemperatureScaling.key,
+    model: ModelOption = None,
+    weights: WeightsOption = None,
+    head: HeadOption = None,
+    mixup: MixupOption = MixupKind.features,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of all randomness.")] = 0,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Fit a calibrator and save it.
 
     DATA are held-out outputs, or inputs for --model, with their true classes.
+
+    Args:
+        data: Held-out outputs or inputs, with labels.
+        output: File to write the calibrator to.
+        kind: What saved outputs hold.
+        method: Key of the method in CALIBRATORS.
+        model: Network for raw inputs, as "package.module:factory".
+        weights: State dict of the network.
+        head: Name of the network's last linear layer.
+        mixup: What Multi-Mixup mixes, for methods that use it.
+        seed: Seed of the generator.
+        json: Print JSON instead of text.
     """
     check_files(output, [".safetensors"], data, weights)
     start = time.perf_counter()
-    source = read_source(data, input, network(model, weights, head), progress=stderr_is_tty())
-    outputs, labels = source.table.outputs, source.labels
+    progress = stderr_is_tty()
+    source = read_source(data, kind, network_spec(model, weights, head), progress=progress)
+    outputs = source.table.outputs
+    labels = source.labels
     calibrator = CALIBRATORS[method]()
-    mixes = (
-        mixup_or_none(lambda: source.mixup(mixup), calibrator.needs_mixup)
-        if calibrator.uses_mixup
-        else None
-    )
-    generator = torch.Generator().manual_seed(seed)
-    calibrator.fit(outputs, labels, mixup=mixes, generator=generator, progress=stderr_is_tty())
-    before, after = (
-        float(nll(probs, labels))
-        for probs in (outputs.logits.softmax(-1), calibrator(outputs).probs)
-    )
-    save_calibrator(calibrator, output, fingerprint=source.fingerprint)
-    took = time.perf_counter() - start
-    text = (
-        f"{output}: {method} on {len(labels)} inputs of {outputs.n_classes} classes, {took:.1f} s. "
-        f"NLL on these inputs {before:.4f} before, {after:.4f} after; judge it on others: simplexcal evaluate."
+    calibrator.fit(
+        outputs,
+        labels,
+        mixup=_mixup(calibrator, source, mixup),
+        generator=torch.Generator().manual_seed(seed),
+        progress=progress,
     )
     record = {
         "output": str(output),
-        "method": str(method),
+        "method": method,
         "n": len(labels),
         "n_classes": outputs.n_classes,
+        "nll_before": _nll(outputs.logits.softmax(-1), labels),
+        "nll_after": _nll(calibrator(outputs).probs, labels),
     }
-    say(text, record | {"nll_before": before, "nll_after": after, "seconds": took}, json)
+    save_calibrator(calibrator, output, fingerprint=source.fingerprint)
+    record["seconds"] = time.perf_counter() - start
+    echo_result(_describe(record), record, json)
+
+
+def list_methods() -> str:
+    """Return the part of the help that names every method in CALIBRATORS."""
+    methods = ", ".join(f"{key} ({method.title})" for key, method in CALIBRATORS.items())
+    with_mixup = ", ".join(key for key, method in CALIBRATORS.items() if method.uses_mixup)
+    return f"METHOD is one of: {methods}. Mixup samples are used by: {with_mixup}."
+
+
+def _mixup(calibrator: Calibrator, source: Source, kind: str) -> Mixup | None:
+    if not calibrator.uses_mixup:
+        return None
+    return mixup_or_none(lambda: source.mixup(kind), calibrator.needs_mixup)
+
+
+def _nll(probs: Tensor, labels: Tensor) -> float:
+    return float(nll(probs, labels))
+
+
+def _describe(record: dict[str, Any]) -> str:
+    template = (
+        "{output}: {method} on {n} inputs of {n_classes} classes, {seconds:.1f} s. "
+        "NLL on these inputs {nll_before:.4f} before, {nll_after:.4f} after; "
+        "evaluate it on others: simplexcal evaluate."
+    )
+    return template.format(**record)

@@ -1,44 +1,62 @@
 """``simplexcal evaluate``."""
 
+from collections.abc import Mapping
+
 from simplexcal import evaluation
-from simplexcal.cli._console import say
-from simplexcal.cli._inputs import read_judged
+from simplexcal.cli._console import echo_result
+from simplexcal.cli._inputs import read_evaluation_inputs
 from simplexcal.cli._options import (
-    Calibrators,
-    Data,
-    Head,
-    Json,
-    JudgedInput,
-    Model,
-    Weights,
+    CalibratorOption,
+    DataArgument,
+    EvaluationKindOption,
+    HeadOption,
+    JsonOption,
+    ModelOption,
+    WeightsOption,
     check_files,
-    network,
+    network_spec,
 )
 from simplexcal.evaluation import Evaluation
 
 
 def evaluate(
-    data: Data,
-    input: JudgedInput = None,
-    calibrator: Calibrators = None,
-    model: Model = None,
-    weights: Weights = None,
-    head: Head = None,
-    json: Json = False,
+    data: DataArgument,
+    kind: EvaluationKindOption = None,
+    calibrator: CalibratorOption = None,
+    model: ModelOption = None,
+    weights: WeightsOption = None,
+    head: HeadOption = None,
+    json: JsonOption = False,
 ) -> None:
-    """Judge against the true classes.
+    """Evaluate against the true classes.
 
-    DATA are predictions, or outputs, which are judged before and after each calibrator.
+    DATA are predictions, or outputs, which are evaluated before and after each calibrator.
+
+    Args:
+        data: Predictions, outputs or inputs, with labels.
+        kind: What the file holds.
+        calibrator: Calibrators to evaluate beside the network itself.
+        model: Network for raw inputs, as "package.module:factory".
+        weights: State dict of the network.
+        head: Name of the network's last linear layer.
+        json: Print JSON instead of text.
     """
-    check_files(None, [], data, weights, *(calibrator or []))
-    judged = read_judged(data, input, calibrator or [], network(model, weights, head))
+    calibrators = calibrator or []
+    check_files(None, [], data, weights, *calibrators)
+    network = network_spec(model, weights, head)
+    inputs = read_evaluation_inputs(data, kind, calibrators, network)
     evaluations = {
-        name: evaluation.evaluate(prediction, judged.labels)
-        for name, prediction in judged.predictions.items()
+        name: evaluation.evaluate(prediction, inputs.labels)
+        for name, prediction in inputs.predictions.items()
     }
-    say(evaluation.tabulate(evaluations), {"methods": as_records(evaluations)}, json)
+    record = {"methods": as_records(evaluations)}
+    echo_result(evaluation.tabulate(evaluations), record, json)
 
 
-def as_records(evaluations: dict[str, Evaluation]) -> dict[str, dict[str, float | None]]:
-    """Return the numbers of each evaluation by name."""
-    return {name: own.as_dict() for name, own in evaluations.items()}
+def as_records(evaluations: Mapping[str, Evaluation]) -> dict[str, dict[str, float | None]]:
+    """Return the numbers of each evaluation by name.
+
+    Args:
+        evaluations: Evaluations by the methods' names.
+    """
+    return {name: result.as_dict() for name, result in evaluations.items()}

@@ -3,35 +3,129 @@
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
+from torch import Tensor
 
-from simplexcal.cli._console import say
-from simplexcal.cli._export_file import export_file
-from simplexcal.cli._options import Head, Json, Model, Weights, check_files, network
+from simplexcal.cli._console import echo_result
+from simplexcal.cli._options import (
+    CalibratorArgument,
+    HeadOption,
+    JsonOption,
+    ModelOption,
+    WeightsOption,
+    check_files,
+    network_spec,
+)
+from simplexcal.io import load_calibrator
+from simplexcal.io.tables import read_inputs
+from simplexcal.model import load
+from simplexcal.network_spec import NetworkSpec, load_network, reraise_as_input_error
+from simplexcal.onnx import Exported, export_calibrator, export_model
 
 
 def export(
-    calibrator: Annotated[
-        Path, typer.Argument(help="A file that `calibrate` wrote.", metavar="CALIBRATOR")
-    ],
+    calibrator: CalibratorArgument,
     output: Annotated[Path, typer.Option("--output", "-o", help="The graph, .onnx.")],
-    model: Model = None,
-    weights: Weights = None,
-    head: Head = None,
+    model: ModelOption = None,
+    weights: WeightsOption = None,
+    head: HeadOption = None,
     shape: Annotated[
         str | None, typer.Option(help="Of one input of --model, such as 1,28,28.")
     ] = None,
     data: Annotated[
         Path | None, typer.Option(help="Or a file of inputs, of which the first ones are taken.")
     ] = None,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Write an ONNX graph.
 
-    With --model, network and calibrator in one; otherwise the calibrator alone, which takes logits and features.
+    With --model, network and calibrator in one; otherwise the calibrator alone, which takes logits
+    and features.
+
+    Args:
+        calibrator: File of the calibrator.
+        output: File to write the graph to.
+        model: Network that the calibrator was fitted for, as "package.module:factory".
+        weights: State dict of the network.
+        head: Name of the network's last linear layer.
+        shape: Shape of one input of the network.
+        data: File of inputs of the network.
+        json: Print JSON instead of text.
     """
     check_files(output, [".onnx"], calibrator, weights, data)
-    written = export_file(calibrator, output, network(model, weights, head), shape=shape, data=data)
-    text = f"{output}: {written.method}; in: {', '.join(written.inputs)}; out: {', '.join(written.outputs)}."
-    record = {"output": str(output), "method": written.method}
-    say(text, record | {"inputs": list(written.inputs), "outputs": list(written.outputs)}, json)
+    network = network_spec(model, weights, head)
+    exported = export_file(calibrator, output, network, shape=shape, data=data)
+    inputs = ", ".join(exported.inputs)
+    outputs = ", ".join(exported.outputs)
+    record = {
+        "output": str(output),
+        "method": exported.method,
+        "inputs": list(exported.inputs),
+        "outputs": list(exported.outputs),
+    }
+    echo_result(f"{output}: {exported.method}; in: {inputs}; out: {outputs}.", record, json)
+
+
+def export_file(
+    calibrator: Path,
+    output: Path,
+    network: NetworkSpec | None = None,
+    *,
+    shape: str | None = None,
+    data: Path | None = None,
+) -> Exported:
+    """Write a saved calibrator as an ONNX graph, alone or after its network.
+
+    Args:
+        calibrator: File of the calibrator.
+        output: File to write the graph to.
+        network: Network that the calibrator was fitted for; None writes the calibrator alone.
+        shape: Shape of one float32 input of the network, as "1,28,28".
+        data: File of inputs, from which shape and dtype are taken instead.
+
+    Returns:
+        The method, and the names of the graph's inputs and outputs.
+
+    Raises:
+        ValueError: The options do not fit together, or the calibrator is for another network.
+    """
+    if network is not None:
+        return _export_with_network(calibrator, output, network, _example(shape, data))
+    if shape is not None or data is not None:
+        raise ValueError(
+            "--shape and --data tell what a network takes: give --model package.module:factory too."
+        )
+    fitted, header = load_calibrator(calibrator)
+    return export_calibrator(fitted, output, fingerprint=header["fingerprint"])
+
+
+def _export_with_network(
+    calibrator: Path, output: Path, network: NetworkSpec, example: Tensor
+) -> Exported:
+    net = load_network(network.model, network.weights)
+    model = load(calibrator, net, head=network.head)
+    with reraise_as_input_error(f"inputs of shape {tuple(example.shape[1:])} and {example.dtype}"):
+        model.backbone(example)
+    return export_model(model.backbone, model.calibrator, output, example)
+
+
+def _example(shape: str | None, data: Path | None) -> Tensor:
+    if shape is not None and data is None:
+        return _zeros(shape)
+    if data is not None and shape is None:
+        return read_inputs(data).inputs[:2]
+    raise ValueError(
+        "Say what the network takes: --shape of one input, as 1,28,28, or --data with some inputs."
+    )
+
+
+def _zeros(shape: str) -> Tensor:
+    """Return two inputs of zeros; torch takes a dimension of size 1 for a constant."""
+    try:
+        sizes = [int(size) for size in shape.split(",")]
+        return torch.zeros(2, *sizes)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise ValueError(
+            f"--shape must be positive numbers with commas between them, as 1,28,28; got {shape!r}."
+        ) from error

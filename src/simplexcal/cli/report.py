@@ -5,40 +5,61 @@ from typing import Annotated
 
 import typer
 
-from simplexcal.cli._console import say
-from simplexcal.cli._inputs import read_judged
+from simplexcal.cli._console import echo_result
+from simplexcal.cli._inputs import read_evaluation_inputs
 from simplexcal.cli._options import (
-    Calibrators,
-    Data,
-    Head,
-    Json,
-    JudgedInput,
-    Model,
-    Weights,
+    CalibratorOption,
+    DataArgument,
+    EvaluationKindOption,
+    HeadOption,
+    JsonOption,
+    ModelOption,
+    WeightsOption,
     check_files,
-    network,
+    network_spec,
 )
 from simplexcal.report import write_report
 
 
 def report(
-    data: Data,
+    data: DataArgument,
     output: Annotated[Path, typer.Option("--output", "-o", help="The report, .html.")],
-    input: JudgedInput = None,
-    calibrator: Calibrators = None,
-    model: Model = None,
-    weights: Weights = None,
-    head: Head = None,
+    kind: EvaluationKindOption = None,
+    calibrator: CalibratorOption = None,
+    model: ModelOption = None,
+    weights: WeightsOption = None,
+    head: HeadOption = None,
     title: Annotated[str, typer.Option(help="The report's title.")] = "Calibration report",
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Write a report to open in a browser.
 
-    One file that works offline: a verdict, a table, charts, and what was confidently wrong.
+    One file that works offline: a verdict, a table, charts, and the most confident mistakes.
+
+    Args:
+        data: Predictions, outputs or inputs, with labels.
+        output: File to write the report to.
+        kind: What the file holds.
+        calibrator: Calibrators to evaluate beside the network itself.
+        model: Network for raw inputs, as "package.module:factory".
+        weights: State dict of the network.
+        head: Name of the network's last linear layer.
+        title: Title of the report.
+        json: Print JSON instead of text.
     """
-    check_files(output, [".html"], data, weights, *(calibrator or []))
-    judged = read_judged(data, input, calibrator or [], network(model, weights, head), images=True)
-    predictions, labels, images, class_names = judged
-    write_report(output, predictions, labels, images=images, class_names=class_names, title=title)
-    text = f"{output}: {len(labels)} inputs, {', '.join(predictions)}. Open it in a browser."
-    say(text, {"report": str(output), "n": len(labels), "methods": list(predictions)}, json)
+    calibrators = calibrator or []
+    check_files(output, [".html"], data, weights, *calibrators)
+    network = network_spec(model, weights, head)
+    inputs = read_evaluation_inputs(data, kind, calibrators, network, images=True)
+    write_report(
+        output,
+        inputs.predictions,
+        inputs.labels,
+        images=inputs.images,
+        class_names=inputs.class_names,
+        title=title,
+    )
+    n = len(inputs.labels)
+    methods = list(inputs.predictions)
+    text = f"{output}: {n} inputs, {', '.join(methods)}. Open it in a browser."
+    echo_result(text, {"report": str(output), "n": n, "methods": methods}, json)

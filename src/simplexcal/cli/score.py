@@ -1,33 +1,42 @@
 """``simplexcal score``."""
 
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from simplexcal.cli._console import say, stderr_is_tty
-from simplexcal.cli._options import Head, Held, Json, Model, Weights, check_files, network
+from simplexcal.cli._console import echo_result, stderr_is_tty
+from simplexcal.cli._options import (
+    CalibratorArgument,
+    HeadOption,
+    JsonOption,
+    ModelOption,
+    OutputKind,
+    WeightsOption,
+    check_files,
+    network_spec,
+)
 
 
 class Engine(StrEnum):
-    """Where rows are scored."""
+    """Where rows are scored: in this process, or on Ray."""
 
-    local, ray = "local", "ray"
+    local = "local"
+    ray = "ray"
 
 
 def score(
-    calibrator: Annotated[
-        Path, typer.Argument(help="A file that `calibrate` wrote.", metavar="CALIBRATOR")
-    ],
-    input: Annotated[Path, typer.Option("--input", help="A Parquet file, or a folder of them.")],
+    calibrator: CalibratorArgument,
+    dataset: Annotated[Path, typer.Option("--input", help="A Parquet file, or a folder of them.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The result, .parquet.")],
     kind: Annotated[
-        Held | None, typer.Option(help="Which to take, where the columns hold both.")
+        OutputKind | None, typer.Option(help="Which to take, where the columns hold both.")
     ] = None,
-    model: Model = None,
-    weights: Weights = None,
-    head: Head = None,
+    model: ModelOption = None,
+    weights: WeightsOption = None,
+    head: HeadOption = None,
     key: Annotated[
         str | None, typer.Option(help="The column that names a row; `id` where there is one.")
     ] = None,
@@ -42,24 +51,40 @@ def score(
         int | None, typer.Option(min=1, help="Rows that are scored at a time.")
     ] = None,
     restart: Annotated[
-        bool, typer.Option("--restart", help="Forget what an earlier run left.")
+        bool, typer.Option("--restart", help="Discard what an earlier run left.")
     ] = False,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Score Parquet of any size.
 
-    Memory does not grow with the rows. Run again after an interruption, the same command goes on where it stopped. Bad
-    rows go to a file beside the output, with the reason.
-    """
-    from simplexcal import scoring  # needs pyarrow
+    Memory does not grow with the rows. After an interruption, the same command continues where it
+    stopped. Bad rows go to a file beside the output, with the reason.
 
-    check_files(output, [".parquet"], calibrator, input, weights)
+    Args:
+        calibrator: File of the calibrator.
+        dataset: Parquet file, or folder of Parquet files.
+        output: Parquet file to write.
+        kind: What the columns hold, where they hold logits and probabilities.
+        model: Network for raw inputs, as "package.module:factory".
+        weights: State dict of the network.
+        head: Name of the network's last linear layer.
+        key: Column that names a row.
+        probs: Write the probabilities of all classes.
+        engine: Where rows are scored.
+        address: Address of a Ray cluster.
+        batch_size: Rows that are scored at a time.
+        restart: Discard what an earlier run left.
+        json: Print JSON instead of text.
+    """
+    from simplexcal import scoring  # It needs pyarrow, which the other commands can do without.
+
+    check_files(output, [".parquet"], calibrator, dataset, weights)
     summary = scoring.score(
         calibrator,
-        input,
+        dataset,
         output,
         kind=kind,
-        network=network(model, weights, head),
+        network=network_spec(model, weights, head),
         key=key,
         probs=probs,
         engine=engine,
@@ -68,17 +93,18 @@ def score(
         restart=restart,
         progress=stderr_is_tty(),
     )
-    rejected = (
-        f"; {summary.n_rejected} rejected, in {summary.rejected}" if summary.n_rejected else ""
-    )
-    resumed = f", {summary.n_resumed} of them by an earlier run" if summary.n_resumed else ""
-    text = f"{output}: {summary.rows} rows{resumed}, {summary.seconds:.1f} s{rejected}."
-    record = {
-        "output": str(summary.output),
-        "rows": summary.rows,
-        "n_rejected": summary.n_rejected,
-        "rejected": None if summary.rejected is None else str(summary.rejected),
-        "n_resumed": summary.n_resumed,
-        "seconds": summary.seconds,
-    }
-    say(text, record, json)
+    record = asdict(summary)
+    for name in ("output", "rejected"):
+        if record[name] is not None:
+            record[name] = str(record[name])
+    echo_result(_describe(record), record, json)
+
+
+def _describe(record: dict[str, Any]) -> str:
+    text = "{output}: {rows} rows"
+    if record["n_resumed"]:
+        text += ", {n_resumed} of them by an earlier run"
+    text += ", {seconds:.1f} s"
+    if record["n_rejected"]:
+        text += "; {n_rejected} rejected, in {rejected}"
+    return f"{text}.".format(**record)

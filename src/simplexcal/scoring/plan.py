@@ -25,7 +25,12 @@ from simplexcal.io import load_calibrator
 from simplexcal.io._arrow import StoredArray, array_name, as_lists, decode, find_array, have_shape
 from simplexcal.io._columns import STEMS, UNCERTAINTIES, Array, quote, quote_names
 from simplexcal.io.native import check_fingerprint
-from simplexcal.network_spec import NETWORK_ERRORS, Network, blaming_the_inputs
+from simplexcal.network_spec import (
+    NETWORK_ERRORS,
+    NetworkSpec,
+    load_backbone,
+    reraise_as_input_error,
+)
 from simplexcal.scoring.dataset import Dataset
 from simplexcal.scoring.worker import (
     ROW_NUMBER,
@@ -33,7 +38,6 @@ from simplexcal.scoring.worker import (
     Worker,
     format_shape,
     list_shape,
-    load_backbone,
 )
 from simplexcal.types import Prediction
 
@@ -51,7 +55,7 @@ def plan(
     calibrator: Path,
     data: Dataset,
     kind: str | None,
-    network: Network | None,
+    network: NetworkSpec | None,
     key: str | None,
     batch_size: int | None,
     with_probs: bool,
@@ -121,7 +125,7 @@ def manifest(job: Job, data: Dataset) -> dict[str, Any]:
     }
 
 
-def _describe_network(network: Network | None) -> list[str | None] | None:
+def _describe_network(network: NetworkSpec | None) -> list[str | None] | None:
     """Return the names of a network, and the digest of its weights."""
     if network is None:
         return None
@@ -131,7 +135,7 @@ def _describe_network(network: Network | None) -> list[str | None] | None:
     return [network.model, network.head, digest]
 
 
-def _with_absolute_path(network: Network) -> Network:
+def _with_absolute_path(network: NetworkSpec) -> NetworkSpec:
     """Return the network with a path that other processes understand.
 
     Links stay, since the file that they lead to may have no suffix.
@@ -285,7 +289,7 @@ def _most_common_shape(lists: Any) -> tuple[int, ...] | None:
 
 
 def _choose_batch_size(
-    batch_size: int | None, arrays: Sequence[StoredArray], network: Network | None
+    batch_size: int | None, arrays: Sequence[StoredArray], network: NetworkSpec | None
 ) -> int:
     """Return the number of rows in a batch: as given, or as many as memory allows."""
     if batch_size is not None:
@@ -306,7 +310,7 @@ def _output_schema(data: Dataset, job: Job, fitted: Calibrator, backbone: Backbo
     """Return the schema of the scored rows, by scoring one row."""
     worker = Worker(job, fitted, backbone)
     examples = [_example_rows(data, stored) for stored in job.arrays]
-    with blaming_the_inputs(data.path), torch.no_grad():
+    with reraise_as_input_error(f"the `inputs` of '{data.path}'"), torch.no_grad():
         columns = worker.columns(_predict_one(worker, examples))
     types = {ROW_NUMBER: pa.int64()}
     if job.key is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from simplexcal._progress import track
 from simplexcal.io._atomic import check_output_path
-from simplexcal.network_spec import Network
+from simplexcal.network_spec import NetworkSpec
 from simplexcal.scoring.dataset import Dataset, Shard, group_by_file, open_dataset, read_shards
 from simplexcal.scoring.plan import BATCHES_PER_SHARD, manifest, plan
 from simplexcal.scoring.shards import ShardFolder
@@ -42,7 +42,7 @@ def score(
     output: Path,
     *,
     kind: str | None = None,
-    network: Network | None = None,
+    network: NetworkSpec | None = None,
     key: str | None = None,
     probs: bool = False,
     engine: str = "local",

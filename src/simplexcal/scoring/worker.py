@@ -19,7 +19,7 @@ from simplexcal.calibrators import Calibrator
 from simplexcal.io import load_calibrator
 from simplexcal.io._arrow import Decoded, StoredArray, as_lists, decode
 from simplexcal.io._columns import UNCERTAINTIES, Array
-from simplexcal.network_spec import NETWORK_ERRORS, Network, first_line, load_network
+from simplexcal.network_spec import NETWORK_ERRORS, NetworkSpec, first_line, load_backbone
 from simplexcal.scoring.dataset import Shard
 from simplexcal.types import Outputs, Prediction
 
@@ -48,7 +48,7 @@ class Job(NamedTuple):
 
     calibrator: Path
     checksum: str
-    network: Network | None
+    network: NetworkSpec | None
     arrays: tuple[StoredArray, ...]
     key: str | None
     batch_size: int
@@ -226,15 +226,6 @@ def load_worker(job: Job) -> Worker:
     if job.network is not None:
         backbone = load_backbone(job.network)
     return Worker(job, calibrator, backbone)
-
-
-def load_backbone(network: Network) -> Backbone:
-    """Return the network, frozen.
-
-    Args:
-        network: The network by its names.
-    """
-    return Backbone(load_network(network.model, network.weights), network.head)
 
 
 def format_shape(shape: tuple[int | None, ...]) -> str:
