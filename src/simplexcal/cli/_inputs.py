@@ -1,9 +1,9 @@
 """Reads what a command works on: saved outputs, or raw inputs that a network is run on."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from simplexcal._validation import check_labels
 from simplexcal.backbone import Backbone, extract
 from simplexcal.calibrators import Calibrator, Uncalibrated
 from simplexcal.io import load_calibrator
+from simplexcal.io.native import check_fingerprint
 from simplexcal.io.tables import Inputs, Table, read_inputs, read_outputs, read_predictions
 from simplexcal.mixup import FeatureMixup, InputMixup, Mixup
 from simplexcal.network_spec import NetworkSpec, load_backbone, reraise_as_input_error
@@ -78,7 +79,8 @@ class Source:
             ValueError: The calibrator is for another network or another number of classes.
         """
         calibrator, header = load_calibrator(path)
-        self._check_fingerprint(path, header)
+        if self.backbone is not None:
+            check_fingerprint(header, self.backbone, path)
         n_classes = self.table.outputs.n_classes
         if calibrator.n_classes != n_classes:
             raise ValueError(
@@ -106,14 +108,6 @@ class Source:
                 "--mixup inputs needs the network itself: give --model, or mix features."
             )
         return InputMixup(self.backbone, self.inputs, self.labels)
-
-    def _check_fingerprint(self, path: Path, header: Mapping[str, Any]) -> None:
-        if self.backbone is None or header["fingerprint"] is None:
-            return
-        if header["fingerprint"] != self.fingerprint:
-            raise ValueError(
-                f"'{path}' was calibrated for another network than that of --model and --weights."
-            )
 
 
 class EvaluationInputs(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from simplexcal.calibrators import CALIBRATORS
-from simplexcal.cli._output_path import check_output_path
+from simplexcal.io._atomic import check_output_path
 from simplexcal.network_spec import NetworkSpec
 
 
