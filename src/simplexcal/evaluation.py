@@ -7,7 +7,7 @@ import torch
 from torch import Generator, Tensor
 
 from simplexcal import metrics
-from simplexcal._validation import check_classified
+from simplexcal._validation import check_probs_and_labels
 from simplexcal.types import Prediction
 
 HEADER = (
@@ -98,7 +98,7 @@ def evaluate(
     noise floor and the interval are simulated with ``generator``, or else with a fixed seed: the same input gives the
     same record, and the global random state is left alone.
     """
-    probs, labels = check_classified(prediction.probs, labels)
+    probs, labels = check_probs_and_labels(prediction.probs, labels)
     labels = labels.to(probs.device)
     confidence, correct = prediction.confidence, prediction.label == labels
     split = metrics.brier_split(probs, labels, n_bins)

@@ -813,12 +813,12 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
     "short": (
         (X, Y[:5]),
         ValueError,
-        r"`labels` must have shape \(6,\), one for each input; got \(5,\). .*",
+        r"`labels` must have shape \(6,\), one value for each input; got \(5,\). .*",
     ),
     "long": (
         (X, Y.repeat(2)),
         ValueError,
-        r"`labels` must have shape \(6,\), one for each input; got \(12,\). .*",
+        r"`labels` must have shape \(6,\), one value for each input; got \(12,\). .*",
     ),
     "short batch": (
         [(X, Y), (X, Y[:5])],
@@ -828,7 +828,7 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
     "one-hot": (
         (X, Y[:, None].repeat(1, K)),
         ValueError,
-        r"`labels` .*; got \(6, 5\). .* one-hot labels need .*",
+        r"`labels` .*; got \(6, 5\). One-hot labels need .*",
     ),
     "float": (
         (X, Y.float()),

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from simplexcal._validation import check_count, check_judged
+from simplexcal._validation import check_count, check_confidence_and_correct
 from simplexcal.metrics._binning import Sums, equal_mass, equal_width, sums, unbiased_square
 
 GRID = 2**12  # steps in [0, 1]: by chance alone σ is about 0.3 n^(-1/3), ten steps at n = 10⁶
@@ -26,14 +26,14 @@ class Bins(NamedTuple):
 
 def reliability(confidence: Tensor, correct: Tensor, n_bins: int = 10) -> Bins:
     """Return count, mean confidence and accuracy in the ``n_bins`` bins of equal width that ``ece`` uses."""
-    confidence, correct = check_judged(confidence, correct)
+    confidence, correct = check_confidence_and_correct(confidence, correct)
     inner = equal_width(confidence, check_count("n_bins", n_bins))
     return _bins(confidence, correct, torch.cat([inner.new_zeros(1), inner, inner.new_ones(1)]))
 
 
 def equal_mass_reliability(confidence: Tensor, correct: Tensor, n_bins: int = 10) -> Bins:
     """Return the same for the bins of ``adaptive_ece``; they span the confidences that occur."""
-    confidence, correct = check_judged(confidence, correct)
+    confidence, correct = check_confidence_and_correct(confidence, correct)
     inner = equal_mass(confidence, check_count("n_bins", n_bins))
     return _bins(
         confidence, correct, torch.cat([confidence.min().view(1), inner, confidence.max().view(1)])
@@ -54,7 +54,7 @@ def adaptive_ece(confidence: Tensor, correct: Tensor, n_bins: int = 10) -> Tenso
 
     Nguyen & O'Connor (2015); AdaECE of Mukhoti et al. (2020). Equal confidences are never parted.
     """
-    confidence, correct = check_judged(confidence, correct)
+    confidence, correct = check_confidence_and_correct(confidence, correct)
     return _l1(sums(confidence, correct, equal_mass(confidence, check_count("n_bins", n_bins)))).to(
         confidence.dtype
     )
@@ -88,7 +88,7 @@ def smooth_ece(confidence: Tensor, correct: Tensor) -> Tensor:
     K_σ is the Gaussian kernel of width σ reflected at 0 and 1; Błasiok & Nakkiran (2023). Reflected, it acts on
     the k-th cosine coefficient of the residuals as the factor exp(-(πkσ)² / 2).
     """
-    confidence, correct = check_judged(confidence, correct)
+    confidence, correct = check_confidence_and_correct(confidence, correct)
     spectrum = torch.fft.rfft(_mirrored(confidence.detach().double(), correct.double()))
     low, high = 0.0, 1.0
     for _ in range(32):  # the integral falls as σ grows, from at most 1
@@ -121,7 +121,7 @@ def _smoothed(spectrum: Tensor, sigma: float) -> float:
 
 
 def _equal_width_sums(confidence: Tensor, correct: Tensor, n_bins: int) -> Sums:
-    confidence, correct = check_judged(confidence, correct)
+    confidence, correct = check_confidence_and_correct(confidence, correct)
     return sums(confidence, correct, equal_width(confidence, check_count("n_bins", n_bins)))
 
 

@@ -11,7 +11,7 @@ from simplexcal._validation import (
     check_count,
     check_fraction,
     check_generator,
-    check_judged,
+    check_confidence_and_correct,
 )
 from simplexcal.metrics._binning import equal_width
 from simplexcal.metrics._test_inversion import not_rejected, observe, simulated, truths
@@ -63,7 +63,7 @@ def ece_interval(
     ``level`` of the simulated ones. At t = 0 this is the test of ``noise_floor``: at level 0.95, ``low`` is 0 as long
     as the ECE is within the floor. Random numbers as in ``noise_floor``.
     """
-    confidence, correct = check_judged(confidence, correct)
+    confidence, correct = check_confidence_and_correct(confidence, correct)
     check_fraction("level", level)
     generator = _given(generator)
     noise = _noise(confidence, n_bins, n_trials, generator)

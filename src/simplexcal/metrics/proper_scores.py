@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from simplexcal._validation import check_classified, check_count
+from simplexcal._validation import check_probs_and_labels, check_count
 from simplexcal.metrics._binning import equal_width, unbiased_square
 
 CHUNK = 2**22  # entries of `probs` that are worked on at a time, in float64
@@ -20,7 +20,7 @@ class BrierSplit(NamedTuple):
 
 def accuracy(probs: Tensor, labels: Tensor) -> Tensor:
     """Return the fraction of inputs whose largest probability is that of the label; of equal ones the first counts."""
-    probs, labels = check_classified(probs, labels)
+    probs, labels = check_probs_and_labels(probs, labels)
     return (probs.argmax(-1) == labels).to(probs.dtype).mean()
 
 
@@ -29,7 +29,7 @@ def nll(probs: Tensor, labels: Tensor) -> Tensor:
 
     A probability of 0 counts as the smallest normal number of its dtype: 87 nats in float32, 708 in float64.
     """
-    probs, labels = check_classified(probs, labels)
+    probs, labels = check_probs_and_labels(probs, labels)
     return (
         -_own(probs, labels)
         .clamp_min(torch.finfo(probs.dtype).tiny)
@@ -46,7 +46,7 @@ def brier(probs: Tensor, labels: Tensor) -> Tensor:
     Brier (1950): all K classes count and it lies in [0, 2]. For K = 2 it is twice the score of the positive class
     alone, which is what scikit-learn and others report for binary problems.
     """
-    probs, labels = check_classified(probs, labels)
+    probs, labels = check_probs_and_labels(probs, labels)
     return _brier(probs, labels).to(probs.dtype)
 
 
@@ -59,7 +59,7 @@ def brier_split(probs: Tensor, labels: Tensor, n_bins: int = 10) -> BrierSplit:
     calibrated model has a calibration part of 0 on average, and so at times a negative one. What varies inside a bin
     counts as refinement (Stephenson et al. 2008).
     """
-    probs, labels = check_classified(probs, labels)
+    probs, labels = check_probs_and_labels(probs, labels)
     count, excess, square = _class_sums(probs, labels, check_count("n_bins", n_bins))
     calibration = (count * unbiased_square(count, excess, square)).sum() / len(probs)
     return BrierSplit(
@@ -72,7 +72,7 @@ def classwise_ece(probs: Tensor, labels: Tensor, n_bins: int = 10) -> Tensor:
 
     Kull et al. (2019). Bins have equal width and are closed on the right; classes without a label count too.
     """
-    probs, labels = check_classified(probs, labels)
+    probs, labels = check_probs_and_labels(probs, labels)
     _, excess, _ = _class_sums(probs, labels, check_count("n_bins", n_bins))
     return (excess.abs().sum() / probs.numel()).to(probs.dtype)
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from simplexcal._validation import check_fraction, check_judged, check_scored
+from simplexcal._validation import check_fraction, check_confidence_and_correct, check_score_and_positive
 
 
 class RiskCoverage(NamedTuple):
@@ -47,7 +47,7 @@ def risk_coverage(confidence: Tensor, correct: Tensor) -> RiskCoverage:
 
     Inputs of equal confidence are taken in random order, and the risk is its expectation over these orders.
     """
-    confidence, correct = check_judged(confidence, correct)
+    confidence, correct = check_confidence_and_correct(confidence, correct)
     _, group, size = torch.unique(-confidence, return_inverse=True, return_counts=True)
     errors = torch.bincount(group, weights=(~correct).double())
     taken = torch.arange(1, len(confidence) + 1, device=confidence.device, dtype=torch.float64)
@@ -65,7 +65,7 @@ def aurc(confidence: Tensor, correct: Tensor) -> Tensor:
 
 def _above(score: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
     """Count positives and negatives with a score at or above each distinct value, from none to all of them."""
-    score, positive = check_scored(score, positive)
+    score, positive = check_score_and_positive(score, positive)
     _, group = torch.unique(-score, return_inverse=True)
     counts = [
         torch.bincount(group, weights=which.double()).cumsum(0) for which in (positive, ~positive)

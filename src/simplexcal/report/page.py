@@ -12,7 +12,7 @@ from typing import Any
 from torch import Generator, Tensor
 
 import simplexcal
-from simplexcal._validation import check_classified, check_probs
+from simplexcal._validation import check_probs_and_labels, check_probs
 from simplexcal.evaluation import Evaluation, evaluate
 from simplexcal.io._atomic import atomic_write
 from simplexcal.report import chart_data
@@ -48,7 +48,7 @@ def write_report(
     else a fixed seed, as ``evaluate`` does.
     """
     predictions = _checked(predictions)
-    probs, labels = check_classified(next(iter(predictions.values())).probs, labels)
+    probs, labels = check_probs_and_labels(next(iter(predictions.values())).probs, labels)
     (n, k), labels = probs.shape, labels.cpu()
     focus, names = _focus(focus, predictions), _class_names(class_names, k)
     check_images(images, n)
