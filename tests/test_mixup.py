@@ -129,7 +129,7 @@ def test_the_same_generator_gives_the_same_mixes(labels: Tensor, inputs: Tensor)
 def test_memory_is_bounded_by_the_pools_in_work(
     labels: Tensor, inputs: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("simplexcal.mixup.WORK", 1)  # one pool at a time
+    monkeypatch.setattr("simplexcal.mixup.MAX_AT_A_TIME", 1)  # one pool at a time
     sizes: list[int] = []
     source = InputMixup(Linear(), inputs, labels, per_class=2, n_shuffles=3)
 
@@ -147,16 +147,16 @@ def test_with_many_classes_a_pool_takes_fewer_samples_of_each(
     labels: Tensor, inputs: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
-    source, matrix = FeatureMixup(Linear().head, Linear()(inputs), labels), mixup._matrix
+    source, matrix = FeatureMixup(Linear().head, Linear()(inputs), labels), mixup._mixing_matrix
 
     def counted(log_weights: Tensor, generator: torch.Generator | None) -> Tensor:
         made = matrix(log_weights, generator)
         sizes.append(made.numel() // len(made))
         return made
 
-    monkeypatch.setattr(mixup, "_matrix", counted)
+    monkeypatch.setattr(mixup, "_mixing_matrix", counted)
     for largest in (2**24, 1000, 1):
-        monkeypatch.setattr(mixup, "LARGEST", largest)
+        monkeypatch.setattr(mixup, "MAX_MATRIX", largest)
         assert len(source.sample(1.0, 50).log_weights) == 50
     k, s = Linear().head.out_features, 10
     r = math.isqrt(1000 // (k * s))  # the matrix of a pool is (R·S, K·R)

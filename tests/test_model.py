@@ -22,7 +22,7 @@ from simplexcal.calibrators import (
 )
 from simplexcal.calibrators.base import Task
 from simplexcal.io import save_calibrator
-from simplexcal.model import CalibratedModel, _where_to_fit, calibrate, load
+from simplexcal.model import CalibratedModel, _fit_device, calibrate, load
 from simplexcal.types import Prediction
 
 N, K, D = 80, 4, 6
@@ -410,7 +410,7 @@ def test_everything_happens_on_the_networks_device(
 
 
 def test_a_fit_is_on_the_cpu_where_the_networks_device_has_no_float64() -> None:
-    found = [_where_to_fit(torch.device(name)).type for name in ("mps", "cuda", "cpu")]
+    found = [_fit_device(torch.device(name)).type for name in ("mps", "cuda", "cpu")]
     assert found == ["cpu", "cuda", "cpu"]
 
 
@@ -425,7 +425,7 @@ def test_a_fit_on_the_cpu_serves_a_network_elsewhere(
         asked.append(where.type)
         return torch.device("cpu")
 
-    monkeypatch.setattr("simplexcal.model._where_to_fit", on_the_cpu)
+    monkeypatch.setattr("simplexcal.model._fit_device", on_the_cpu)
     net = make_net()
     data = make_data(net)
     model = calibrate(net.to(device), data, METHODS["sts"](), mixup=mixup, generator=seeded())

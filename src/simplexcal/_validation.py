@@ -248,7 +248,7 @@ def check_probs(probs: object) -> Tensor:
     Args:
         probs: The argument of this name.
     """
-    given_dtype = getattr(probs, "dtype", None)
+    given_dtype = getattr(probs, "dtype", torch.float32)
     probs = check_float_tensor("probs", probs)
     rounding = max(ROUNDING, torch.finfo(given_dtype).eps)
     if probs.dim() != 2 or probs.shape[1] < 2:

@@ -134,8 +134,9 @@ def _unwrap(net: nn.Module) -> nn.Module:
     """
     if isinstance(net, nn.DataParallel | DistributedDataParallel):
         return _unwrap(net.module)
-    if hasattr(net, "_orig_mod"):
-        return _unwrap(net._orig_mod)
+    compiled = getattr(net, "_orig_mod", None)
+    if isinstance(compiled, nn.Module):
+        return _unwrap(compiled)
     return net
 
 

@@ -67,7 +67,7 @@ def _run(backbone: Backbone, batches: Iterable[Any]) -> Iterator[Rows]:
     for batch in batches:
         inputs, labels = _split(batch)
         outputs = backbone(inputs)
-        labels = as_tensor(check_batch_labels(labels, len(outputs)))
+        labels = as_tensor(check_batch_labels(labels, len(outputs.logits)))
         yield outputs.logits.cpu(), outputs.features.cpu(), labels.to("cpu", torch.int64)
 
 
