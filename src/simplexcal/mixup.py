@@ -80,9 +80,7 @@ class Mixup(ABC):
         """Number of classes, K."""
         return len(self.members)
 
-    def sample(
-        self, beta: float, n_samples: int, generator: Generator | None = None
-    ) -> MixupBatch:
+    def sample(self, beta: float, n_samples: int, generator: Generator | None = None) -> MixupBatch:
         """Return mixup samples with weights from Dirichlet(β, …, β).
 
         Args:

@@ -149,11 +149,11 @@ def _linear_layers(net: nn.Module) -> dict[str, nn.Linear]:
     for module in net.modules():
         if isinstance(module, nn.TransformerEncoderLayer):
             inner.update(module.modules())
-    layers = {}
-    for name, module in net.named_modules():
-        if isinstance(module, nn.Linear) and module not in inner:
-            layers[name] = module
-    return layers
+    return {
+        name: module
+        for name, module in net.named_modules()
+        if isinstance(module, nn.Linear) and module not in inner
+    }
 
 
 def _features(call: Call, logits: Tensor) -> Tensor | None:

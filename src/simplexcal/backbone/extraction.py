@@ -17,6 +17,7 @@ from simplexcal.backbone.backbone import Backbone
 from simplexcal.types import Outputs
 
 COLUMNS = ("logits", "features", "labels")
+LABELS = ("labels", "label")  # names of the labels in a batch that is a mapping
 Rows = tuple[Tensor, ...]  # of each column
 
 
@@ -116,7 +117,7 @@ def _split(batch: Any) -> tuple[Any, Any]:
     """Return the inputs and the labels of a batch."""
     kind = type(batch).__name__
     if isinstance(batch, Mapping):
-        for name in ("labels", "label"):
+        for name in LABELS:
             if name in batch:
                 return _tensors_but_labels(batch), batch[name]
     elif isinstance(batch, tuple | list):
@@ -124,18 +125,17 @@ def _split(batch: Any) -> tuple[Any, Any]:
             return batch[0], batch[1]
         kind += f" of {len(batch)}"
     raise ValueError(
-        "`data` must come with labels, as (inputs, labels) or a dict with 'labels'; "
-        f"got a {kind}."
+        f"`data` must come with labels, as (inputs, labels) or a dict with 'labels'; got a {kind}."
     )
 
 
 def _tensors_but_labels(batch: Mapping[str, Any]) -> dict[str, Any]:
     """Return the inputs in a batch that is a mapping."""
-    inputs = {}
-    for name, part in batch.items():
-        if isinstance(part, Tensor | np.ndarray) and name not in ("labels", "label"):
-            inputs[name] = part
-    return inputs
+    return {
+        name: part
+        for name, part in batch.items()
+        if isinstance(part, Tensor | np.ndarray) and name not in LABELS
+    }
 
 
 def _memory_mapped(parts: Iterable[Rows], folder: Path) -> list[Tensor]:
