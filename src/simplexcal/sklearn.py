@@ -39,7 +39,6 @@ except ImportError as error:
         'simplexcal.sklearn needs scikit-learn 1.6. Run pip install "simplexcal[sklearn]".'
     ) from error
 
-LOGITS_ONLY = ", ".join(key for key, method in CALIBRATORS.items() if not method.needs_features)
 # A smaller probability counts as this one: in naive Bayes a logarithm of -1e13 would outweigh all
 # others.
 SMALLEST = 1e-12
@@ -238,15 +237,16 @@ class SimplexCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstim
 
 def _calibrator(method: str | Calibrator) -> Calibrator:
     """Return a new calibrator, if it is one that needs logits only."""
+    possible = ", ".join(key for key, found in CALIBRATORS.items() if not found.needs_features)
     if isinstance(method, Calibrator):
         calibrator = type(method)(**method.settings)
     elif isinstance(method, str) and method in CALIBRATORS:
         calibrator = CALIBRATORS[method]()
     else:
-        raise ValueError(f"`method` must be a Calibrator or one of {LOGITS_ONLY}; got {method!r}.")
+        raise ValueError(f"`method` must be a Calibrator or one of {possible}; got {method!r}.")
     if calibrator.needs_features:
         raise ValueError(
-            f"`method` must need logits only; {method!r} needs features. Use one of {LOGITS_ONLY}."
+            f"`method` must need logits only; {method!r} needs features. Use one of {possible}."
         )
     return calibrator
 
