@@ -177,7 +177,7 @@ def test_a_missing_class_is_named(labels: Tensor, inputs: Tensor) -> None:
         InputMixup(Linear(), inputs, labels)
 
 
-def test_inputs_that_cannot_be_mixed_are_refused(labels: Tensor) -> None:
+def test_inputs_that_cannot_be_mixed_are_rejected(labels: Tensor) -> None:
     tokens = torch.zeros(len(labels), 7, dtype=torch.int64)
     with pytest.raises(
         TypeError, match=r"`inputs` must be a floating-point .*got torch.int64.*use FeatureMixup"

@@ -370,7 +370,7 @@ def test_a_missing_class_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = np.array([[3.0, 1.0, 0.0], [0.0, 2.0, 1.0], [1.0, 0.0, 5.0], [1.0, 4.0, 2.0]])
     splits = [([0, 1], [2, 3]), ([2, 3, 0], [0])]  # the first fold has never seen class 2
     SimplexCalibratedClassifier(Fixed(), method="ts", cv=splits).fit(inputs, [0, 1, 2, 1])
-    # sample 2 is left out; of sample 3 the first fold says [0, 4 - 1], so the least score is 0 - 3
+    # sample 2 is left out; of sample 3 the first fold gives [0, 4 - 1], so the least score is 0 - 3
     assert seen == {"logits": [[0.0, 3.0, -3.0], [3.0, 1.0, 0.0]], "labels": [1, 0]}
 
 
@@ -438,7 +438,7 @@ def test_a_precomputed_kernel_is_cut_in_rows_and_columns(blobs: tuple[Array, Arr
 
 
 class Weighed(LogisticRegression):  # type: ignore[misc]
-    """Refuses to be fitted without one mark for each sample, equal to its first feature."""
+    """Cannot be fitted without one mark for each sample, equal to its first feature."""
 
     def fit(self, X: Array, y: Array, marks: Array | None = None) -> Self:
         np.testing.assert_array_equal(X[:, 0], marks)

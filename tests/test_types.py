@@ -49,7 +49,7 @@ def test_a_probability_of_zero_is_the_same_in_every_dtype() -> None:
 
 
 @pytest.mark.parametrize("logits", [torch.tensor([[2.0, -1.0]]), torch.tensor([[0.4, 0.4]])])
-def test_logits_where_probabilities_are_meant_are_refused(logits: torch.Tensor) -> None:
+def test_logits_where_probabilities_are_meant_are_rejected(logits: torch.Tensor) -> None:
     with pytest.raises(ValueError, match=r"`probs` must be .*If these are logits, apply softmax"):
         Outputs.from_probs(logits)
 
