@@ -1,11 +1,15 @@
-"""The shape of the code base: who may import whom, and what an import costs."""
+"""The shape of the code base: import order, cost of an import, documented parameters."""
 
 import ast
+import importlib
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple, Self
 
 import pytest
+from helpers.docstrings import faults, public_objects
 
 import simplexcal
 
@@ -33,11 +37,24 @@ ORDER = [
     "demo",
     "cli",
     "__main__",
-]  # a module imports only from its left
+]  # a module imports only from modules above it
+API = [
+    "simplexcal",
+    "simplexcal.metrics",
+    "simplexcal.io",
+    "simplexcal.onnx",
+    "simplexcal.report",
+    "simplexcal.scoring",
+    "simplexcal.plots",
+    "simplexcal.sklearn",
+]
 
 
 def imported(path: Path) -> set[str]:
-    """Return the first-level modules of the package that a file imports; public names come from where they live."""
+    """Return the first-level modules of the package that a file imports.
+
+    A public name counts as imported from the module that defines it.
+    """
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module == "simplexcal":
@@ -65,9 +82,11 @@ def test_nothing_downstream_is_imported_upstream(path: Path) -> None:
 
 def test_import_needs_torch_numpy_and_safetensors_only() -> None:
     code = (
-        "import sys, torch, numpy, safetensors.torch; before = set(sys.modules); import simplexcal;"
+        "import sys, torch, numpy, safetensors.torch; before = set(sys.modules);"
+        "import simplexcal;"
         "new = {m.split('.')[0] for m in set(sys.modules) - before};"
-        "print(*sorted(new - set(sys.stdlib_module_names) - {'torch', 'numpy', 'safetensors', 'simplexcal'}))"
+        "known = {'torch', 'numpy', 'safetensors', 'simplexcal'};"
+        "print(*sorted(new - set(sys.stdlib_module_names) - known))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
@@ -84,3 +103,129 @@ def test_public_names_are_documented() -> None:
         "load",
     } <= set(public)
     assert all(value.__doc__ for value in public.values())
+
+
+def test_every_public_name_is_listed_in_a_group() -> None:
+    public = public_objects(simplexcal, "simplexcal")
+    assert {*public, "CALIBRATORS", "__version__"} == set(simplexcal.__all__)
+    assert len(simplexcal.__all__) == len(set(simplexcal.__all__))
+
+
+@pytest.mark.parametrize("name", API)
+def test_every_parameter_of_the_api_is_documented(name: str) -> None:
+    objects = public_objects(importlib.import_module(name), "simplexcal")
+    assert objects
+    found = [fault for key, value in objects.items() for fault in faults(key, value, "simplexcal")]
+    assert found == []
+
+
+# --- the check of docstrings, on docstrings with known faults ---
+
+
+class Undocumented:
+    """A class.
+
+    Args:
+        first: Is named.
+        third: Does not exist.
+
+    Raises:
+        second: Is named in another section.
+    """
+
+    def __init__(self, first: int, second: int) -> None: ...
+
+    def method(self, x: int, *rest: int, y: int = 0) -> int:
+        """Return a number.
+
+        Args:
+            x: Is named, and so is y: but not as an entry.
+            *rest: Is named.
+        """
+        return x
+
+    @classmethod
+    def make(cls, x: int) -> Self:
+        """Return one; x is named, but not in a section."""
+        return cls(x, x)
+
+    @property
+    def value(self) -> int:
+        """A number."""
+        return 0
+
+    @property
+    def silent(self) -> int:
+        return 0
+
+    def _private(self, x: int) -> None: ...
+
+
+class Inheriting(Undocumented):
+    """A class whose constructor is its parent's.
+
+    Args:
+        first: Is named.
+        second: Is named.
+    """
+
+
+class Row(NamedTuple):
+    """A record.
+
+    Attributes:
+        first: Is named.
+    """
+
+    first: int
+    second: int
+
+
+@dataclass
+class Point:
+    """A record.
+
+    Args:
+        x: Is named.
+    """
+
+    x: int
+    y: int
+
+
+def documented(first: int, **rest: int) -> None:
+    """Do nothing.
+
+    Args:
+        first: Is named,
+            here: in two lines.
+        rest: Is named.
+
+    Returns:
+        nothing: No parameter.
+    """
+
+
+METHOD_FAULTS = ["method does not name `y`", "make does not name `x`", "silent has no docstring"]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (
+            Undocumented,
+            [
+                "A does not name `second`",
+                "A has no parameter `third`",
+                *(f"A.{fault}" for fault in METHOD_FAULTS),
+            ],
+        ),
+        (Inheriting, [f"A.{fault}" for fault in METHOD_FAULTS]),
+        (Row, ["A does not name `second`"]),
+        (Point, ["A does not name `y`"]),
+        (documented, []),
+        (lambda x: x, ["A has no docstring"]),
+    ],
+)
+def test_the_check_finds_what_is_not_documented(value: object, expected: list[str]) -> None:
+    assert faults("A", value, __name__.split(".")[0]) == expected

@@ -1,4 +1,4 @@
-"""Work in chunks of rows: the same numbers as in one piece, and no array that grows with N but inputs and results."""
+"""Work in chunks of rows: the same numbers as without, and no other array that grows with N."""
 
 from collections.abc import Callable
 from functools import cache
@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.quick_heads import quick_heads
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -17,7 +18,7 @@ from simplexcal import (
     _chunking,
 )
 from simplexcal._chunking import in_chunks, join
-from simplexcal.calibrators import Calibrator, _likelihood_head
+from simplexcal.calibrators import Calibrator
 from simplexcal.types import Outputs
 
 CHUNK = 150_000
@@ -68,7 +69,7 @@ def fit(make: Callable[[], Calibrator]) -> Calibrator:
 def make(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[], Calibrator]:
-    monkeypatch.setattr(_likelihood_head, "N_STEPS", 2)
+    quick_heads(monkeypatch, 2)
     simulate()
     return METHODS[request.param]
 
@@ -89,6 +90,22 @@ def test_rows_are_worked_on_in_chunks_and_joined(monkeypatch: pytest.MonkeyPatch
         assert total.requires_grad == rows.requires_grad
     assert seen == [2, 2, 2, 1] * 2
     assert [part.shape for part in in_chunks(function, x[:0], y[:0], width=6)] == [(0, 3), (0,)]
+
+
+def test_a_compiled_graph_has_no_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(_chunking.CHUNK, "cpu", 2)
+
+    class Twice(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            (result,) = in_chunks(lambda rows: (2 * rows,), x, width=1)
+            return result
+
+    x = torch.arange(6.0).view(6, 1)
+    rows = torch.export.Dim("rows")
+    program = torch.export.export(Twice(), (x,), dynamic_shapes=({0: rows},))
+    operations = [node.target for node in program.graph.nodes if node.op == "call_function"]
+    assert operations == [torch.ops.aten.mul.Tensor]
+    assert torch.equal(program.module()(x[:5]), 2 * x[:5])
 
 
 def test_what_is_too_much_is_cut_off() -> None:

@@ -52,7 +52,7 @@ def test_log_weights_are_finite_and_sum_to_one(
 
 
 @pytest.mark.parametrize("beta", [0.2, 1.0, 3.0])
-def test_weights_have_the_moments_of_the_dirichlet_law(
+def test_weights_have_the_moments_of_the_dirichlet_distribution(
     beta: float, generator: torch.Generator
 ) -> None:
     n, k = 100_000, 5
@@ -64,7 +64,7 @@ def test_weights_have_the_moments_of_the_dirichlet_law(
 
 
 @pytest.mark.parametrize("weights_per_sample", [False, True])
-def test_a_mix_is_the_weighted_sum_of_one_sample_of_each_class(
+def test_a_mixup_sample_is_the_weighted_sum_of_one_sample_of_each_class(
     weights_per_sample: bool, labels: Tensor, generator: torch.Generator
 ) -> None:
     backbone = Linear()
@@ -87,15 +87,15 @@ def test_the_papers_scheme_shares_one_weight_vector_in_each_shuffle(
     assert len(torch.unique(runs[:, 0, 0])) == 8
 
 
-def test_fresh_weights_differ_in_each_mix(labels: Tensor, inputs: Tensor) -> None:
+def test_weights_per_sample_differ_in_each_mixup_sample(labels: Tensor, inputs: Tensor) -> None:
     mixed = InputMixup(
         Linear(), inputs, labels, per_class=3, n_shuffles=4, weights_per_sample=True
     ).sample(1.0, 24)
     assert len(torch.unique(mixed.log_weights[:, 0])) == 24
 
 
-def test_each_shuffle_takes_each_sample_of_the_pool_once(labels: Tensor, inputs: Tensor) -> None:
-    # β → 0 puts all weight on one class: the mixes of one shuffle are then the R samples of that class
+def test_each_shuffle_uses_each_sample_of_a_batch_once(labels: Tensor, inputs: Tensor) -> None:
+    # β → 0 puts all weight on one class: a shuffle then gives the R samples of that class.
     mixed = InputMixup(Linear(), inputs, labels, per_class=5, n_shuffles=6).sample(1e-6, 30)
     assert mixed.outputs.features is not None
     classes, rows = mixed.outputs.features[:, 0].view(6, 5), mixed.outputs.features[:, 1].view(6, 5)
@@ -120,16 +120,16 @@ def test_mixed_features_equal_mixed_inputs_of_a_linear_network(
     torch.testing.assert_close(by_input.outputs.logits, by_feature.outputs.logits)
 
 
-def test_the_same_generator_gives_the_same_mixes(labels: Tensor, inputs: Tensor) -> None:
+def test_the_same_generator_gives_the_same_mixup_samples(labels: Tensor, inputs: Tensor) -> None:
     source = InputMixup(Linear(), inputs, labels)
     a, b = (source.sample(0.3, 250, torch.Generator().manual_seed(5)) for _ in range(2))
     assert torch.equal(a.outputs.logits, b.outputs.logits)
 
 
-def test_memory_is_bounded_by_the_pools_in_work(
+def test_memory_is_bounded_by_the_batches_that_are_mixed_at_a_time(
     labels: Tensor, inputs: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("simplexcal.mixup.WORK", 1)  # one pool at a time
+    monkeypatch.setattr("simplexcal.mixup.MAX_AT_A_TIME", 1)  # one batch at a time
     sizes: list[int] = []
     source = InputMixup(Linear(), inputs, labels, per_class=2, n_shuffles=3)
 
@@ -143,24 +143,30 @@ def test_memory_is_bounded_by_the_pools_in_work(
     assert sizes == [6, 6, 6, 6]
 
 
-def test_with_many_classes_a_pool_takes_fewer_samples_of_each(
+def test_with_many_classes_a_batch_has_fewer_samples_of_each(
     labels: Tensor, inputs: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
-    source, matrix = FeatureMixup(Linear().head, Linear()(inputs), labels), mixup._matrix
+    source, matrix = FeatureMixup(Linear().head, Linear()(inputs), labels), mixup._mixing_matrix
 
     def counted(log_weights: Tensor, generator: torch.Generator | None) -> Tensor:
         made = matrix(log_weights, generator)
         sizes.append(made.numel() // len(made))
         return made
 
-    monkeypatch.setattr(mixup, "_matrix", counted)
+    monkeypatch.setattr(mixup, "_mixing_matrix", counted)
     for largest in (2**24, 1000, 1):
-        monkeypatch.setattr(mixup, "LARGEST", largest)
+        monkeypatch.setattr(mixup, "MAX_MATRIX", largest)
         assert len(source.sample(1.0, 50).log_weights) == 50
     k, s = Linear().head.out_features, 10
-    r = math.isqrt(1000 // (k * s))  # the matrix of a pool is (R·S, K·R)
+    r = math.isqrt(1000 // (k * s))  # the matrix of a batch is (R·S, K·R)
     assert sorted(set(sizes)) == [k * s, k * s * r**2, k * s * 100**2]
+
+
+def test_the_number_of_classes_is_known(labels: Tensor, inputs: Tensor) -> None:
+    source = InputMixup(Linear(), inputs, labels)
+    assert source.n_classes == len(source.members) == K
+    assert [len(rows) for rows in source.members] == [20, 20, 3, 20]
 
 
 def test_a_missing_class_is_named(labels: Tensor, inputs: Tensor) -> None:
@@ -171,7 +177,7 @@ def test_a_missing_class_is_named(labels: Tensor, inputs: Tensor) -> None:
         InputMixup(Linear(), inputs, labels)
 
 
-def test_inputs_that_cannot_be_mixed_are_refused(labels: Tensor) -> None:
+def test_inputs_that_cannot_be_mixed_are_rejected(labels: Tensor) -> None:
     tokens = torch.zeros(len(labels), 7, dtype=torch.int64)
     with pytest.raises(
         TypeError, match=r"`inputs` must be a floating-point .*got torch.int64.*use FeatureMixup"
@@ -195,7 +201,7 @@ def test_labels_are_checked() -> None:
 
 
 @pytest.mark.parametrize(("beta", "n"), [(0.0, 5), (-1.0, 5), (float("nan"), 5), (1.0, 0)])
-def test_a_draw_of_nothing_or_with_no_beta_is_refused(beta: float, n: int) -> None:
+def test_sampling_nothing_or_with_no_beta_is_rejected(beta: float, n: int) -> None:
     net, inputs = Linear(), torch.randn(6, D)
     source = FeatureMixup(net.head, net(inputs), torch.arange(6) % K)
     with pytest.raises(

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from helpers.quick_heads import quick_heads
 from helpers.methods import METHODS, state
 from torch import Generator, Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -18,11 +19,10 @@ from simplexcal.calibrators import (
     EnsembleTemperatureScaling,
     SimplexTemperatureScaling,
     TemperatureScaling,
-    _likelihood_head,
 )
 from simplexcal.calibrators.base import Task
 from simplexcal.io import save_calibrator
-from simplexcal.model import CalibratedModel, _where_to_fit, calibrate, load
+from simplexcal.model import CalibratedModel, _fit_device, calibrate, load
 from simplexcal.types import Prediction
 
 N, K, D = 80, 4, 6
@@ -31,7 +31,10 @@ NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 
 class Net(nn.Module):
-    """All that a careless calibration would change; classes 1 and 2 share their weights, so they always tie."""
+    """All that a careless calibration would change.
+
+    Classes 1 and 2 share their weights, so they always tie.
+    """
 
     def __init__(self, scale: float = 1.0) -> None:
         super().__init__()
@@ -84,7 +87,7 @@ def same(a: Prediction, b: Prediction) -> bool:
 
 
 def branch_alone() -> SimplexTemperatureScaling:
-    """Return the part of the method that learns from mixes, and that alone."""
+    """Return the part of the method that learns from mixup samples, and that alone."""
     return SimplexTemperatureScaling(n_steps=5, pool_size=100, widths=(8,), likelihood_head=False)
 
 
@@ -103,7 +106,7 @@ class Case(NamedTuple):
 def short_fits() -> Iterator[None]:
     """Shorten the one fit whose length is no setting; nothing here depends on its quality."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_likelihood_head, "N_STEPS", 10)
+        quick_heads(patch, 10)
         yield
 
 
@@ -136,7 +139,7 @@ def images() -> Tensor:
     return torch.cat([x, 1e4 * x, torch.zeros(3, 1, 6, 6)])
 
 
-# --- promises that every method keeps ---------------------------------------------------------------------------------
+# --- promises that every method keeps ---
 
 
 def test_every_method_is_tried_here() -> None:
@@ -204,7 +207,7 @@ def test_the_same_generator_gives_the_same_bits(case: Case, images: Tensor) -> N
     assert same(again.predict(images), case.model.predict(images))
 
 
-# --- the model --------------------------------------------------------------------------------------------------------
+# --- the model ---
 
 
 @pytest.fixture(scope="module")
@@ -280,7 +283,7 @@ def test_a_calibrator_saved_without_a_fingerprint_is_taken_as_it_is(
     )
 
 
-# --- data of any form -------------------------------------------------------------------------------------------------
+# --- data of any form ---
 
 FORMS: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "tensors": lambda x, y: (x, y),
@@ -335,7 +338,7 @@ def test_mixed_inputs_run_through_the_network_and_leave_it_untouched(
     assert not same(by_inputs.predict(images), by_features.predict(images))
 
 
-def test_methods_that_need_no_mixes_run_the_network_once(net: Net, data: Data) -> None:
+def test_methods_that_need_no_mixup_samples_run_the_network_once(net: Net, data: Data) -> None:
     seen: list[int] = []
     with net.register_forward_pre_hook(lambda _, args: seen.append(len(args[0]))):
         calibrate(net, data, "ts", mixup="inputs", batch_size=50)
@@ -410,7 +413,7 @@ def test_everything_happens_on_the_networks_device(
 
 
 def test_a_fit_is_on_the_cpu_where_the_networks_device_has_no_float64() -> None:
-    found = [_where_to_fit(torch.device(name)).type for name in ("mps", "cuda", "cpu")]
+    found = [_fit_device(torch.device(name)).type for name in ("mps", "cuda", "cpu")]
     assert found == ["cpu", "cuda", "cpu"]
 
 
@@ -425,7 +428,7 @@ def test_a_fit_on_the_cpu_serves_a_network_elsewhere(
         asked.append(where.type)
         return torch.device("cpu")
 
-    monkeypatch.setattr("simplexcal.model._where_to_fit", on_the_cpu)
+    monkeypatch.setattr("simplexcal.model._fit_device", on_the_cpu)
     net = make_net()
     data = make_data(net)
     model = calibrate(net.to(device), data, METHODS["sts"](), mixup=mixup, generator=seeded())
@@ -433,7 +436,7 @@ def test_a_fit_on_the_cpu_serves_a_network_elsewhere(
     assert model.predict(images).probs.device.type == device
 
 
-# --- methods and errors -----------------------------------------------------------------------------------------------
+# --- methods and errors ---
 
 
 def test_a_key_makes_a_calibrator_and_a_calibrator_is_fitted_itself(net: Net, data: Data) -> None:
@@ -461,9 +464,12 @@ def test_a_class_without_samples_is_a_fit_without_mixup_and_a_warning(
     mixup: str, net: Net, data: Data
 ) -> None:
     few = (data[0], data[1].clamp_max(2))
-    with pytest.warns(UserWarning, match=r"missing: 3\. .* This fit goes on without") as said:
+    message = r"missing: 3\. .* This fit goes on without mixup"
+    with pytest.warns(UserWarning, match=message) as warned:
         model = calibrate(net, few, METHODS["sts"](), mixup=mixup, generator=seeded())
-    assert [warning.filename for warning in said] == [__file__]
+    assert [warning.filename for warning in warned] == [__file__]
+    source_line = Path(__file__).read_text().splitlines()[warned[0].lineno - 1]
+    assert "calibrate(net, few" in source_line
     without = calibrate(net, few, METHODS["sts"](), mixup=None, generator=seeded())
     assert same(model.predict(data[0]), without.predict(data[0]))
     assert model.predict(data[0]).epistemic is not None

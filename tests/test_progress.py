@@ -6,7 +6,7 @@ from simplexcal._progress import track
 
 
 def test_items_pass_through_and_the_bar_is_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    assert list(track(range(3), "Working", wanted=True)) == [0, 1, 2]
+    assert list(track(range(3), "Working")) == [0, 1, 2]
     out, err = capsys.readouterr()
     assert out == ""
     assert "Working" in err
@@ -18,5 +18,5 @@ def test_silence_where_it_is_not_wanted_or_rich_is_missing(
 ) -> None:
     if wanted:
         monkeypatch.setitem(sys.modules, "rich.progress", None)
-    assert list(track(range(3), "Working", wanted)) == [0, 1, 2]
+    assert list(track(range(3), "Working")) == [0, 1, 2]
     assert capsys.readouterr() == ("", "")

@@ -1,3 +1,6 @@
+# ruff: noqa: N803
+# The inputs are called X, as everywhere in scikit-learn.
+
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -7,6 +10,7 @@ import numpy as np
 import pytest
 import sklearn
 import torch
+from helpers.quick_heads import quick_heads
 from hypothesis import given
 from hypothesis.extra.numpy import arrays
 from hypothesis.strategies import floats, integers, sampled_from, tuples
@@ -47,7 +51,7 @@ SHORT: dict[
 @pytest.fixture(autouse=True, scope="module")
 def _short_head() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("simplexcal.calibrators._likelihood_head.N_STEPS", 20)
+        quick_heads(patch, 20)
         yield
 
 
@@ -261,20 +265,18 @@ def test_a_probability_of_zero_stands_for_less_than_the_smallest(
     estimator = FrozenEstimator(FixedProbs().fit(np.array(probs)))
     model = SimplexCalibratedClassifier(estimator, method="none").fit(probs, [0, 1, 2])
     assert model.floor_ == pytest.approx(floor)
-    raised = np.maximum(probs[0], floor)
-    np.testing.assert_allclose(model.predict_proba(np.array(probs))[0], raised / raised.sum())
+    floored = np.maximum(probs[0], floor)
+    np.testing.assert_allclose(model.predict_proba(np.array(probs))[0], floored / floored.sum())
 
 
 def test_a_probability_of_zero_is_not_what_it_is_in_scikit_learn() -> None:
-    """They add 1e-12 to it, and one sample whose class had probability 0 outweighs a hundred others."""
-    probs, labels = (
-        np.array([[0.99, 0.01], [0.01, 0.99]] * 50 + [[1.0, 0.0]]),
-        np.array([0, 1] * 50 + [1]),
-    )
+    """They add 1e-12, so one sample whose class had probability 0 outweighs a hundred others."""
+    probs = np.array([[0.99, 0.01], [0.01, 0.99]] * 50 + [[1.0, 0.0]])
+    labels = np.array([0, 1] * 50 + [1])
     estimator = FrozenEstimator(FixedProbs().fit(probs))
     theirs = CalibratedClassifierCV(estimator, method="temperature").fit(probs, labels)
     ours = SimplexCalibratedClassifier(estimator, method="ts").fit(probs, labels)
-    # what is said of the hundred, all of which are right; both temperatures by scipy's minimize_scalar
+    # All of the hundred are correct. Both temperatures are those of scipy's minimize_scalar.
     assert theirs.predict_proba(probs)[0, 0] == pytest.approx(0.939869, abs=1e-5)
     assert ours.predict_proba(probs)[0, 0] == pytest.approx(0.988537, abs=1e-5)
 
@@ -369,7 +371,7 @@ def test_a_missing_class_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = np.array([[3.0, 1.0, 0.0], [0.0, 2.0, 1.0], [1.0, 0.0, 5.0], [1.0, 4.0, 2.0]])
     splits = [([0, 1], [2, 3]), ([2, 3, 0], [0])]  # the first fold has never seen class 2
     SimplexCalibratedClassifier(Fixed(), method="ts", cv=splits).fit(inputs, [0, 1, 2, 1])
-    # sample 2 is left out; of sample 3 the first fold says [0, 4 - 1], so the least score is 0 - 3
+    # sample 2 is left out; of sample 3 the first fold gives [0, 4 - 1], so the least score is 0 - 3
     assert seen == {"logits": [[0.0, 3.0, -3.0], [3.0, 1.0, 0.0]], "labels": [1, 0]}
 
 
@@ -437,7 +439,7 @@ def test_a_precomputed_kernel_is_cut_in_rows_and_columns(blobs: tuple[Array, Arr
 
 
 class Weighed(LogisticRegression):  # type: ignore[misc]
-    """Refuses to be fitted without one mark for each sample, equal to its first feature."""
+    """Cannot be fitted without one mark for each sample, equal to its first feature."""
 
     def fit(self, X: Array, y: Array, marks: Array | None = None) -> Self:
         np.testing.assert_array_equal(X[:, 0], marks)
@@ -525,7 +527,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: SimplexCalibratedClassifier(method="adats").fit(*IRIS),
         "'adats' needs features",
     ),
-    "mixes": (
+    "mixup samples": (
         lambda: SimplexCalibratedClassifier(method="dirichlet").fit(*IRIS),
         "'dirichlet' needs features",
     ),
@@ -569,7 +571,22 @@ def test_a_mistake_is_one_clear_sentence(mistake: str) -> None:
         call()
 
 
-def test_an_estimator_without_scores_is_refused() -> None:
+def test_the_message_lists_every_method_that_needs_no_features(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class New(sc.TemperatureScaling):
+        key = "new"
+
+    monkeypatch.setitem(sc.CALIBRATORS, "new", New)
+    with pytest.raises(
+        ValueError, match=r"needs features\. Use one of none, ts, ets, pts, sts, new\."
+    ):
+        SimplexCalibratedClassifier(method="adats").fit(*IRIS)
+    model = SimplexCalibratedClassifier(LogisticRegression(max_iter=1000), method="new").fit(*IRIS)
+    assert type(model.calibrator_) is New
+
+
+def test_an_estimator_without_scores_is_rejected() -> None:
     class Silent(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         def fit(self, X: Array, y: Array) -> Self:
             self.classes_ = np.unique(y)

@@ -49,7 +49,7 @@ def test_a_probability_of_zero_is_the_same_in_every_dtype() -> None:
 
 
 @pytest.mark.parametrize("logits", [torch.tensor([[2.0, -1.0]]), torch.tensor([[0.4, 0.4]])])
-def test_logits_where_probabilities_are_meant_are_refused(logits: torch.Tensor) -> None:
+def test_logits_where_probabilities_are_meant_are_rejected(logits: torch.Tensor) -> None:
     with pytest.raises(ValueError, match=r"`probs` must be .*If these are logits, apply softmax"):
         Outputs.from_probs(logits)
 
@@ -69,3 +69,36 @@ def test_confidence_is_the_probability_of_the_label() -> None:
     prediction = Prediction(torch.tensor([[0.5, 0.5], [0.1, 0.9]]), torch.tensor([1, 1]))
     assert prediction.confidence.tolist() == pytest.approx([0.5, 0.9])
     assert len(prediction) == 2
+
+
+def prediction(n: int, generator: torch.Generator) -> Prediction:
+    probs = torch.randn(n, 3, generator=generator).softmax(-1)
+    return Prediction(probs, probs.argmax(-1), torch.rand(n, generator=generator))
+
+
+def equal(one: Prediction | Outputs, other: Prediction | Outputs) -> bool:
+    pairs = zip(vars(one).values(), vars(other).values(), strict=True)
+    return all(x is y is None or torch.equal(x, y) for x, y in pairs)
+
+
+def test_records_are_joined_again_after_they_were_cut(generator: torch.Generator) -> None:
+    outputs = Outputs(torch.randn(7, 3, generator=generator), torch.zeros(7, 2))
+    for record in (prediction(7, generator), outputs, Outputs(outputs.logits)):
+        parts = [record[:2], record[2:3], record[3:3], record[3:]]
+        joined = type(record).cat(parts)  # type: ignore[arg-type]
+        assert type(joined) is type(record)
+        assert equal(joined, record)
+        assert type(record).cat([record]) is record  # type: ignore[list-item]
+
+
+def test_nothing_cannot_be_joined() -> None:
+    for kind in (Outputs, Prediction):
+        with pytest.raises(ValueError, match=r"^`parts` is empty\. Pass at least one\.$"):
+            kind.cat([])
+
+
+def test_a_prediction_moves_with_what_it_has(generator: torch.Generator) -> None:
+    moved = prediction(4, generator).to("meta")
+    assert moved.aleatoric is not None
+    assert {x.device.type for x in (moved.probs, moved.label, moved.aleatoric)} == {"meta"}
+    assert moved.epistemic is None

@@ -1,7 +1,24 @@
+import re
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 
-from simplexcal._validation import check_every, check_float_tensor
+from simplexcal import _validation
+from simplexcal._validation import (
+    check_batch_labels,
+    check_classes,
+    check_every,
+    check_float_tensor,
+    check_label_shape,
+    check_labels,
+    warn_caller,
+)
 
 
 def test_half_precision_becomes_float32_and_the_rest_stays() -> None:
@@ -21,3 +38,98 @@ def test_a_scalar_has_no_position() -> None:
     x = torch.tensor(-1.0)
     with pytest.raises(ValueError, match=r"^`x` must be positive; found -1. Square it.$"):
         check_every("x", x, x > 0, "positive", "Square it.")
+
+
+LABELS = torch.tensor([0, 2, 1])
+NOT_A_TENSOR = "`labels` must be a torch.Tensor; got list. Use torch.as_tensor."
+NOT_INTEGERS = (
+    "`labels` must be integers; got torch.float32. Convert class numbers with labels.long()."
+)
+WRONG_SHAPE = (
+    "`labels` must have shape (3,), one value for each input; got (3, 1). "
+    "One-hot labels need .argmax(-1)."
+)
+BAD_LABELS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
+    "list": (lambda: check_labels([0, 2, 1], 3, 3), TypeError, NOT_A_TENSOR),
+    "list of classes": (lambda: check_classes([0, 2, 1], 3), TypeError, NOT_A_TENSOR),
+    "float": (lambda: check_labels(LABELS.float(), 3, 3), TypeError, NOT_INTEGERS),
+    "bool": (
+        lambda: check_labels(LABELS.bool(), 3, 3),
+        TypeError,
+        NOT_INTEGERS.replace("float32", "bool"),
+    ),
+    "shape": (lambda: check_labels(LABELS[:, None], 3, 3), ValueError, WRONG_SHAPE),
+    "shape alone": (lambda: check_label_shape(LABELS[:, None], 3), ValueError, WRONG_SHAPE),
+    "shape of a batch": (lambda: check_batch_labels(LABELS[:, None], 3), ValueError, WRONG_SHAPE),
+    "empty": (
+        lambda: check_labels(LABELS[:0], 0, 3),
+        ValueError,
+        "`labels` is empty; calibration needs labelled inputs. Pass a validation set.",
+    ),
+    "too large": (
+        lambda: check_labels(LABELS, 3, 2),
+        ValueError,
+        "`labels` must be in 0..1 for 2 classes; found 2 at position 1. "
+        "Labels count the classes from 0.",
+    ),
+    "from 1": (
+        lambda: check_labels(LABELS + 1, 3, 3),
+        ValueError,
+        "`labels` must be in 0..2 for 3 classes; found 3 at position 1. "
+        "Your labels start at 1: subtract 1.",
+    ),
+    "one class": (
+        lambda: check_labels(LABELS * 0, 3, 3),
+        ValueError,
+        "`labels` must hold at least two classes; all 3 are class 0. "
+        "Calibrate on a sample of all classes.",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_LABELS)
+def test_bad_labels_get_the_same_sentence_everywhere(case: str) -> None:
+    call, error, message = BAD_LABELS[case]
+    with pytest.raises(error, match=f"^{re.escape(message)}$"):
+        call()
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64])
+def test_labels_of_every_integer_dtype_become_int64(dtype: torch.dtype) -> None:
+    for found in (check_labels(LABELS.to(dtype), 3, 3), check_classes(LABELS.to(dtype), 3)):
+        assert found.dtype == torch.int64
+        assert torch.equal(found, LABELS)
+    assert torch.equal(check_batch_labels(LABELS.to(dtype), 3), LABELS.to(dtype))
+    assert (check_batch_labels(LABELS.to(dtype).numpy(), 3) == np.array([0, 2, 1])).all()
+
+
+def test_classes_may_have_any_shape() -> None:
+    assert check_classes(torch.tensor([[0, 1], [1, 2]]), 3).shape == (2, 2)
+    assert check_classes(torch.tensor(2), 3) == 2
+
+
+def run_as_if_in(path: Path, source: str, **names: Any) -> dict[str, Any]:
+    """Return what a source defines, as if it were a file of this path."""
+    code: CodeType = compile(source, str(path), "exec")
+    exec(code, names)
+    return names
+
+
+def test_a_warning_points_at_the_callers_line() -> None:
+    inside = Path(_validation.__file__).parent / "module.py"
+    names = run_as_if_in(
+        inside,
+        "def inner(): warn_caller('Look out.')\ndef outer(): decorated()",
+        warn_caller=warn_caller,
+    )
+    names["decorated"] = torch.no_grad()(names["inner"])
+    public = torch.inference_mode(False)(names["outer"])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        public()
+        warn_caller("Here.")
+    first, second = caught
+    assert str(first.message) == "Look out."
+    assert first.filename == second.filename == __file__
+    assert second.lineno == first.lineno + 1
+    assert first.category is UserWarning

@@ -1,31 +1,59 @@
-"""Calibrate a trained classifier's confidence on the probability simplex, without changing one prediction."""
+"""Calibrate a trained classifier's confidence on the probability simplex.
 
-from simplexcal._validation import NotFittedError as NotFittedError
-from simplexcal._version import __version__ as __version__
-from simplexcal.backbone import Backbone as Backbone
-from simplexcal.backbone import extract as extract
-from simplexcal.calibrators import CALIBRATORS as CALIBRATORS
-from simplexcal.calibrators import AdaptiveTemperatureScaling as AdaptiveTemperatureScaling
-from simplexcal.calibrators import Calibrator as Calibrator
-from simplexcal.calibrators import DirichletTemperatureScaling as DirichletTemperatureScaling
-from simplexcal.calibrators import EnsembleTemperatureScaling as EnsembleTemperatureScaling
+No prediction changes: the label is always the network's own.
+"""
+
+from simplexcal._validation import NotFittedError
+from simplexcal._version import __version__
+from simplexcal.backbone import Backbone, extract
 from simplexcal.calibrators import (
-    ParameterizedTemperatureScaling as ParameterizedTemperatureScaling,
+    CALIBRATORS,
+    AdaptiveTemperatureScaling,
+    Calibrator,
+    DirichletTemperatureScaling,
+    EnsembleTemperatureScaling,
+    ParameterizedTemperatureScaling,
+    SimplexTemperatureScaling,
+    TemperatureScaling,
+    Uncalibrated,
 )
-from simplexcal.calibrators import SimplexTemperatureScaling as SimplexTemperatureScaling
-from simplexcal.calibrators import TemperatureScaling as TemperatureScaling
-from simplexcal.calibrators import Uncalibrated as Uncalibrated
-from simplexcal.concrete import Concrete as Concrete
-from simplexcal.concrete import Moments as Moments
-from simplexcal.evaluation import Evaluation as Evaluation
-from simplexcal.evaluation import OODEvaluation as OODEvaluation
-from simplexcal.evaluation import evaluate as evaluate
-from simplexcal.evaluation import evaluate_ood as evaluate_ood
-from simplexcal.evaluation import tabulate as tabulate
-from simplexcal.mixup import FeatureMixup as FeatureMixup
-from simplexcal.mixup import InputMixup as InputMixup
-from simplexcal.model import CalibratedModel as CalibratedModel
-from simplexcal.model import calibrate as calibrate
-from simplexcal.model import load as load
-from simplexcal.types import Outputs as Outputs
-from simplexcal.types import Prediction as Prediction
+from simplexcal.concrete import Concrete, Moments
+from simplexcal.evaluation import Evaluation, OODEvaluation, evaluate, evaluate_ood, tabulate
+from simplexcal.mixup import FeatureMixup, InputMixup
+from simplexcal.model import CalibratedModel, calibrate, load
+from simplexcal.types import Outputs, Prediction
+
+__all__ = [  # noqa: RUF022 - in groups
+    # The distribution.
+    "Concrete",
+    "Moments",
+    # The network: one call, or step by step.
+    "calibrate",
+    "load",
+    "CalibratedModel",
+    "Backbone",
+    "extract",
+    "Outputs",
+    "InputMixup",
+    "FeatureMixup",
+    # The methods.
+    "CALIBRATORS",
+    "Calibrator",
+    "Uncalibrated",
+    "TemperatureScaling",
+    "EnsembleTemperatureScaling",
+    "ParameterizedTemperatureScaling",
+    "AdaptiveTemperatureScaling",
+    "DirichletTemperatureScaling",
+    "SimplexTemperatureScaling",
+    "NotFittedError",
+    # The evaluation of predictions.
+    "Prediction",
+    "Evaluation",
+    "OODEvaluation",
+    "evaluate",
+    "evaluate_ood",
+    "tabulate",
+    # The library.
+    "__version__",
+]

@@ -1,4 +1,4 @@
-"""Rows in chunks: what is computed row by row needs no more memory than a chunk and the results, for any N."""
+"""Rows in chunks, so that row-wise work needs memory for one chunk and the results, for any N."""
 
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -6,33 +6,66 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-CHUNK = {"cpu": 2**20, "cuda": 2**27}  # numbers held at once: what fits a cache, what fills a GPU
+# Numbers held at a time: as many as fit into a cache, and as many as occupy a GPU.
+CHUNK = {"cpu": 2**20, "cuda": 2**27}
 
 
 def in_chunks(
     function: Callable[..., tuple[Tensor, ...]], rows: Tensor, *others: Tensor, width: int
 ) -> tuple[Tensor, ...]:
-    """Apply ``function`` to some rows of all its arguments at a time, and join the results.
+    """Apply a function to chunks of rows, and concatenate the results.
 
-    ``width`` is how many numbers the function holds for a row.
+    Args:
+        function: Takes some rows of each tensor; each of its results has as many rows.
+        rows: First argument of the function.
+        others: Its other arguments, with as many rows.
+        width: How many numbers the function holds for a row.
     """
-    if torch.compiler.is_compiling():  # The number of rows may be a symbol.
-        return tuple(function(rows, *others))
+    if torch.compiler.is_compiling():  # a graph has no number of rows to divide
+        return function(rows, *others)
     size = max(1, CHUNK.get(rows.device.type, CHUNK["cpu"]) // width)
-    chunks = zip(*(x.split(size) for x in (rows, *others)), strict=True)
-    return join((function(*chunk) for chunk in chunks), len(rows))
+    columns = [tensor.split(size) for tensor in (rows, *others)]
+    results = (function(*chunk) for chunk in zip(*columns, strict=True))
+    return join(results, len(rows))
+
+
+def map_rows(function: Callable[..., Tensor], rows: Tensor, *others: Tensor, width: int) -> Tensor:
+    """Apply a function with one result to chunks of rows, and concatenate the results.
+
+    Args:
+        function: Takes some rows of each tensor; its result has as many rows.
+        rows: First argument of the function.
+        others: Its other arguments, with as many rows.
+        width: How many numbers the function holds for a row.
+    """
+
+    def as_tuple(*chunk: Tensor) -> tuple[Tensor]:
+        return (function(*chunk),)
+
+    (result,) = in_chunks(as_tuple, rows, *others, width=width)
+    return result
 
 
 def join(parts: Iterator[tuple[Tensor, ...]], n: int) -> tuple[Tensor, ...]:
-    """Concatenate the parts to n rows; without gradients they are put in place one by one, and none is held twice."""
+    """Concatenate tuples of tensors along their rows, and keep the first n rows.
+
+    Without gradients each part is written into the result at once, so that none is held twice.
+
+    Args:
+        parts: Tuples of tensors; the tensors of one tuple have the same number of rows.
+        n: Number of rows of the result.
+    """
     first = next(parts)
     if len(first[0]) >= n:
-        return tuple(x[:n] for x in first)
-    if any(x.requires_grad for x in first):
-        return tuple(torch.cat(column)[:n] for column in zip(first, *parts, strict=True))
-    wholes, end = tuple(x.new_empty(n, *x.shape[1:]) for x in first), 0
+        return tuple(tensor[:n] for tensor in first)
+    if any(tensor.requires_grad for tensor in first):
+        columns = zip(first, *parts, strict=True)
+        return tuple(torch.cat(column)[:n] for column in columns)
+    results = tuple(tensor.new_empty(n, *tensor.shape[1:]) for tensor in first)
+    end = 0
     for part in chain([first], parts):
-        start, end = end, min(n, end + len(part[0]))
-        for whole, x in zip(wholes, part, strict=True):
-            whole[start:end] = x[: end - start]
-    return wholes
+        start = end
+        end = min(n, start + len(part[0]))
+        for result, tensor in zip(results, part, strict=True):
+            result[start:end] = tensor[: end - start]
+    return results

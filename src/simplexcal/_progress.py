@@ -1,4 +1,4 @@
-"""Progress of long work, on stderr, where it is wanted and rich is installed; silence otherwise."""
+"""Progress bars on stderr, where rich is installed."""
 
 from collections.abc import Iterable
 from typing import TypeVar
@@ -6,13 +6,16 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def track(items: Iterable[T], description: str, wanted: bool) -> Iterable[T]:
-    """Return ``items``; while they are used up, a bar says how far it is."""
-    if not wanted:
-        return items
+def track(items: Iterable[T], description: str) -> Iterable[T]:
+    """Return the items; a bar shows how many of them are used up.
+
+    Args:
+        items: What is worked on.
+        description: Text before the bar.
+    """
     try:
         from rich.console import Console
-        from rich.progress import track as shown
+        from rich.progress import track as rich_track
     except ImportError:
         return items
-    return shown(items, description, console=Console(stderr=True))
+    return rich_track(items, description, console=Console(stderr=True))

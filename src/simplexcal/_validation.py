@@ -1,13 +1,52 @@
-"""The few input checks that the library shares: each failure is one sentence that names argument, value and remedy."""
+"""Checks of arguments, each written once.
+
+A failure is one sentence that names the argument, the value and the remedy.
+"""
+
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 ROUNDING = 1e-6  # a probability computed in float32 may exceed 1 by this much
+SUM_ROUNDING = 1e-3  # and a sum of probabilities may differ from 1 by this much
+LIBRARIES = (str(Path(__file__).parent), str(Path(torch.__file__).parent))
+
+
+class NotFittedError(RuntimeError):
+    """A calibrator was used before it was fitted."""
+
+
+def warn_caller(message: str) -> None:
+    """Warn at the line of the caller: the innermost one outside of this library and of torch.
+
+    Args:
+        message: Text of the warning.
+    """
+    frame = sys._getframe(1)
+    level = 2
+    while frame.f_code.co_filename.startswith(LIBRARIES) and frame.f_back is not None:
+        frame = frame.f_back
+        level += 1
+    warnings.warn(message, stacklevel=level)
+
+
+# --- any value ---
 
 
 def check_float_tensor(name: str, value: object) -> Tensor:
-    """Return ``value`` if it is a floating-point tensor; half precision becomes float32."""
+    """Return a floating-point tensor; half precision becomes float32.
+
+    Args:
+        name: Name of the argument.
+        value: Its value.
+
+    Raises:
+        TypeError: If the value is no floating-point tensor.
+    """
     if not isinstance(value, Tensor):
         raise TypeError(
             f"`{name}` must be a floating-point torch.Tensor; got {type(value).__name__}. "
@@ -17,159 +56,271 @@ def check_float_tensor(name: str, value: object) -> Tensor:
         raise TypeError(
             f"`{name}` must be floating-point; got {value.dtype}. Convert it with {name}.float()."
         )
-    return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
+    if value.dtype in (torch.float16, torch.bfloat16):
+        return value.float()
+    return value
 
 
 def check_every(name: str, value: Tensor, ok: Tensor, expected: str, remedy: str) -> None:
-    """Raise ValueError unless ``ok`` holds everywhere, naming the first value where it does not."""
+    """Raise ValueError unless a condition holds everywhere, naming the first value that fails.
+
+    Args:
+        name: Name of the argument.
+        value: Its value.
+        ok: The condition, of the same shape.
+        expected: What the value must be.
+        remedy: Last sentence of the message.
+    """
     if bool(ok.all()):
         return
-    at = tuple(torch.nonzero(~ok)[0].tolist())
-    where = f" at position {at[0] if len(at) == 1 else at}" if at else ""
-    raise ValueError(f"`{name}` must be {expected}; found {value[at].item():g}{where}. {remedy}")
+    position = tuple(torch.nonzero(~ok)[0].tolist())
+    found = f"{value[position].item():g}"
+    if len(position) == 1:
+        found += f" at position {position[0]}"
+    elif position:
+        found += f" at position {position}"
+    raise ValueError(f"`{name}` must be {expected}; found {found}. {remedy}")
 
 
 def check_finite(name: str, value: Tensor, remedy: str) -> None:
-    """Raise ValueError unless ``value`` is finite everywhere."""
-    if (
-        not value.sum().isfinite()
-    ):  # in one pass and without another array; it may also just have overflowed
+    """Raise ValueError unless a tensor is finite everywhere.
+
+    Args:
+        name: Name of the argument.
+        value: Its value.
+        remedy: Last sentence of the message.
+    """
+    # The sum needs one pass and no other array. It may also overflow, so it only raises suspicion.
+    if not value.sum().isfinite():
         check_every(name, value, value.isfinite(), "finite", remedy)
 
 
 def check_generator(generator: object) -> None:
-    """Raise TypeError unless ``generator`` is one, or None."""
+    """Raise TypeError unless the argument is a generator or None.
+
+    Args:
+        generator: The argument of this name.
+    """
     if generator is not None and not isinstance(generator, torch.Generator):
         raise TypeError(
-            f"`generator` must be a torch.Generator or None; got {type(generator).__name__}. For a seed, pass "
-            "torch.Generator().manual_seed(seed)."
+            f"`generator` must be a torch.Generator or None; got {type(generator).__name__}. "
+            "For a seed, pass torch.Generator().manual_seed(seed)."
         )
-
-
-class NotFittedError(RuntimeError):
-    """A calibrator was used before it was fitted."""
-
-
-def check_labels(labels: object, n: int, k: int) -> Tensor:
-    """Return ``labels`` as int64 if it holds one class in 0..K-1 for each of ``n`` inputs, and more than one class."""
-    if not isinstance(labels, Tensor):
-        raise TypeError(
-            f"`labels` must be a torch.Tensor of integers; got {type(labels).__name__}. Use torch.as_tensor."
-        )
-    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise TypeError(
-            f"`labels` must be integers; got {labels.dtype}. Convert class numbers with labels.long()."
-        )
-    if labels.shape != (n,):
-        raise ValueError(
-            f"`labels` must have shape ({n},), one class for each input; got {tuple(labels.shape)}. "
-            "One-hot labels need .argmax(-1)."
-        )
-    if n == 0:
-        raise ValueError(
-            "`labels` is empty; calibration needs labelled inputs. Pass a validation set."
-        )
-    one_off = bool((labels.min() == 1) & (labels.max() == k))
-    remedy = (
-        "Your labels start at 1: subtract 1."
-        if one_off
-        else "Labels count the network's classes from 0."
-    )
-    inside = (labels >= 0) & (labels < k)
-    check_every("labels", labels, inside, f"in 0..{k - 1} for logits with {k} classes", remedy)
-    if bool((labels == labels[0]).all()):
-        raise ValueError(
-            f"`labels` must hold at least two classes; all {n} are class {int(labels[0])}. "
-            "Calibrate on a sample of all classes."
-        )
-    return labels.long()
-
-
-def check_probs(probs: object) -> Tensor:
-    """Return ``probs`` (N, K) if its rows are distributions; logits are recognised as what they are not."""
-    given, probs = probs, check_float_tensor("probs", probs)
-    rounding = max(1e-6, torch.finfo(getattr(given, "dtype", probs.dtype)).eps)
-    if probs.dim() != 2 or probs.shape[1] < 2:
-        raise ValueError(
-            f"`probs` must have shape (N, K) with K >= 2 classes; got {tuple(probs.shape)}."
-        )
-    remedy = "If these are logits, apply softmax(-1) first."
-    if len(probs) and not (
-        probs.amin() >= 0 and probs.amax() <= 1 + rounding
-    ):  # without another array as large
-        check_every(
-            "probs", probs, (probs >= 0) & (probs <= 1 + rounding), "between 0 and 1", remedy
-        )
-    total = probs.sum(-1)
-    nearly_one = (total - 1).abs() <= max(1e-3, rounding)  # bfloat16 has two digits
-    check_every("probs", total, nearly_one, "rows of probabilities, each with sum 1", remedy)
-    return probs
-
-
-def check_classified(probs: object, labels: object) -> tuple[Tensor, Tensor]:
-    """Return probabilities (N, K) and int64 labels (N,) in 0..K-1."""
-    probs = check_probs(probs)
-    n, k = probs.shape
-    _check_some("probs", n)
-    labels = _check_tensor("labels", labels, n)
-    if labels.is_floating_point() or labels.dtype == torch.bool:
-        raise TypeError(
-            f"`labels` must be integers; got {labels.dtype}. Convert class numbers with labels.long()."
-        )
-    remedy = "Labels count the classes from 0."
-    check_every(
-        "labels", labels, (labels >= 0) & (labels < k), f"in 0..{k - 1} for {k} classes", remedy
-    )
-    return probs, labels.long()
-
-
-def check_confidence(confidence: object) -> Tensor:
-    """Return confidences (N,), each between 0 and 1."""
-    confidence = _check_vector("confidence", confidence)
-    inside = (confidence >= -ROUNDING) & (confidence <= 1 + ROUNDING)
-    check_every(
-        "confidence",
-        confidence,
-        inside,
-        "between 0 and 1",
-        "It is the probability of the predicted class.",
-    )
-    return confidence.clamp(0, 1)
-
-
-def check_judged(confidence: object, correct: object) -> tuple[Tensor, Tensor]:
-    """Return confidences (N,) and whether each prediction was correct, as bool."""
-    confidence = check_confidence(confidence)
-    return confidence, _check_binary("correct", correct, len(confidence))
-
-
-def check_scored(score: object, positive: object) -> tuple[Tensor, Tensor]:
-    """Return scores (N,) and whether each belongs to the positive class, as bool; both classes must be there."""
-    score = _check_vector("score", score)
-    check_every(
-        "score", score, ~score.isnan(), "numbers", "A score that is not a number has no rank."
-    )
-    positive = _check_binary("positive", positive, len(score))
-    if bool(positive.all()) or not bool(positive.any()):
-        raise ValueError(
-            f"`positive` must hold both classes; all {len(positive)} are {bool(positive[0])}. "
-            "A ranking needs something to tell apart."
-        )
-    return score, positive
 
 
 def check_count(name: str, value: int) -> int:
-    """Return ``value`` if it is at least 1."""
+    """Return a number that is at least 1.
+
+    Args:
+        name: Name of the argument.
+        value: Its value.
+    """
     if value < 1:
         raise ValueError(f"`{name}` must be at least 1; got {value}.")
     return value
 
 
 def check_fraction(name: str, value: float) -> float:
-    """Return ``value`` if it lies strictly between 0 and 1."""
+    """Return a number strictly between 0 and 1.
+
+    Args:
+        name: Name of the argument.
+        value: Its value.
+    """
     if not 0 < value < 1:
         raise ValueError(f"`{name}` must be between 0 and 1; got {value:g}. Write 95 % as 0.95.")
     return value
+
+
+# --- outputs of a network ---
+
+
+def check_logits_and_features(
+    logits: object, features: object | None
+) -> tuple[Tensor, Tensor | None]:
+    """Return logits (N, K) and features (N, D) or None; half precision becomes float32.
+
+    Args:
+        logits: The argument of this name.
+        features: The argument of this name.
+    """
+    logits = check_float_tensor("logits", logits)
+    if logits.dim() != 2 or logits.shape[1] < 2:
+        raise ValueError(
+            f"`logits` must have shape (N, K) with K >= 2 classes; got {tuple(logits.shape)}. "
+            "For a binary model with one output z, pass torch.stack([torch.zeros_like(z), z], -1)."
+        )
+    if features is None:
+        return logits, None
+    features = check_float_tensor("features", features)
+    n = logits.shape[0]  # and not len(), which is a constant in an exported graph
+    if features.dim() != 2 or features.shape[0] != n:
+        raise ValueError(
+            f"`features` must have shape (N, D) with N = {n} as the logits have; "
+            f"got {tuple(features.shape)}. Flatten each input's features to one row."
+        )
+    return logits, features
+
+
+# --- labels ---
+
+
+def check_labels(labels: object, n: int, k: int) -> Tensor:
+    """Return the labels of a fit as int64: one class for each input, and more than one class.
+
+    Args:
+        labels: The argument of this name.
+        n: Number of inputs.
+        k: Number of classes.
+    """
+    labels = check_classes(check_label_shape(labels, n), k)
+    if n == 0:
+        raise ValueError(
+            "`labels` is empty; calibration needs labelled inputs. Pass a validation set."
+        )
+    if bool((labels == labels[0]).all()):
+        raise ValueError(
+            f"`labels` must hold at least two classes; all {n} are class {int(labels[0])}. "
+            "Calibrate on a sample of all classes."
+        )
+    return labels
+
+
+def check_label_shape(labels: object, n: int) -> Tensor:
+    """Return labels that are a tensor with one value for each input.
+
+    Args:
+        labels: The argument of this name.
+        n: Number of inputs.
+    """
+    return _check_tensor("labels", labels, n, " One-hot labels need .argmax(-1).")
+
+
+def check_classes(labels: object, k: int) -> Tensor:
+    """Return labels of any shape as int64, each in 0..K-1.
+
+    Args:
+        labels: The argument of this name.
+        k: Number of classes.
+    """
+    if not isinstance(labels, Tensor):
+        raise TypeError(_no_tensor("labels", labels))
+    if not _is_integer(labels.dtype):
+        raise TypeError(
+            f"`labels` must be integers; got {labels.dtype}. "
+            "Convert class numbers with labels.long()."
+        )
+    inside = (labels >= 0) & (labels < k)
+    if not bool(inside.all()):
+        remedy = "Labels count the classes from 0."
+        if labels.min() == 1 and labels.max() == k:
+            remedy = "Your labels start at 1: subtract 1."
+        check_every("labels", labels, inside, f"in 0..{k - 1} for {k} classes", remedy)
+    return labels.long()
+
+
+def check_batch_labels(labels: Any, n: int) -> Any:
+    """Return labels of a batch: a tensor or an array of integers, one for each input.
+
+    One class alone is enough, and the classes may be any: the batch is not fitted to.
+
+    Args:
+        labels: The argument of this name.
+        n: Number of inputs.
+    """
+    kind = getattr(labels, "dtype", None)
+    if kind is None or not _is_integer(kind):
+        found = kind or type(labels).__name__
+        raise TypeError(
+            f"`labels` must be a tensor or an array of integers; got {found}. "
+            "Number the classes from 0; one-hot labels need .argmax(-1)."
+        )
+    _check_shape("labels", labels, n, " One-hot labels need .argmax(-1).")
+    return labels
+
+
+# --- probabilities, confidences and scores ---
+
+
+def check_probs(probs: object) -> Tensor:
+    """Return probabilities (N, K) whose rows are distributions; logits are recognised.
+
+    Args:
+        probs: The argument of this name.
+    """
+    given_dtype = getattr(probs, "dtype", torch.float32)
+    probs = check_float_tensor("probs", probs)
+    rounding = max(ROUNDING, torch.finfo(given_dtype).eps)
+    if probs.dim() != 2 or probs.shape[1] < 2:
+        raise ValueError(
+            f"`probs` must have shape (N, K) with K >= 2 classes; got {tuple(probs.shape)}."
+        )
+    remedy = "If these are logits, apply softmax(-1) first."
+    if not _is_within(probs, 1 + rounding):
+        inside = (probs >= 0) & (probs <= 1 + rounding)
+        check_every("probs", probs, inside, "between 0 and 1", remedy)
+    total = probs.sum(-1)
+    nearly_one = (total - 1).abs() <= max(SUM_ROUNDING, rounding)  # bfloat16 has two digits
+    check_every("probs", total, nearly_one, "rows of probabilities, each with sum 1", remedy)
+    return probs
+
+
+def check_probs_and_labels(probs: object, labels: object) -> tuple[Tensor, Tensor]:
+    """Return probabilities (N, K) and int64 labels (N,) in 0..K-1.
+
+    Args:
+        probs: The argument of this name.
+        labels: The argument of this name.
+    """
+    probs = check_probs(probs)
+    n, k = probs.shape
+    _check_not_empty("probs", n)
+    return probs, check_classes(check_label_shape(labels, n), k)
+
+
+def check_confidence(confidence: object) -> Tensor:
+    """Return confidences (N,), each between 0 and 1.
+
+    Args:
+        confidence: The argument of this name.
+    """
+    confidence = _check_vector("confidence", confidence)
+    inside = (confidence >= -ROUNDING) & (confidence <= 1 + ROUNDING)
+    remedy = "It is the probability of the predicted class."
+    check_every("confidence", confidence, inside, "between 0 and 1", remedy)
+    return confidence.clamp(0, 1)
+
+
+def check_confidence_and_correct(confidence: object, correct: object) -> tuple[Tensor, Tensor]:
+    """Return confidences (N,) and whether each prediction was correct, as bool.
+
+    Args:
+        confidence: The argument of this name.
+        correct: The argument of this name.
+    """
+    confidence = check_confidence(confidence)
+    return confidence, _check_binary("correct", correct, len(confidence))
+
+
+def check_score_and_positive(score: object, positive: object) -> tuple[Tensor, Tensor]:
+    """Return scores (N,) and whether each belongs to the positive class, as bool.
+
+    Both classes must be present.
+
+    Args:
+        score: The argument of this name.
+        positive: The argument of this name.
+    """
+    score = _check_vector("score", score)
+    remedy = "A score that is not a number has no rank."
+    check_every("score", score, ~score.isnan(), "numbers", remedy)
+    positive = _check_binary("positive", positive, len(score))
+    if bool(positive.all()) or not bool(positive.any()):
+        raise ValueError(
+            f"`positive` must hold both classes; all {len(positive)} are {bool(positive[0])}. "
+            "A ranking compares one with the other."
+        )
+    return score, positive
 
 
 def _check_vector(name: str, value: object) -> Tensor:
@@ -178,34 +329,49 @@ def _check_vector(name: str, value: object) -> Tensor:
         raise ValueError(
             f"`{name}` must have shape (N,), one number for each input; got {tuple(value.shape)}."
         )
-    _check_some(name, len(value))
+    _check_not_empty(name, len(value))
     return value
 
 
-def _check_some(name: str, n: int) -> None:
+def _check_not_empty(name: str, n: int) -> None:
     if n == 0:
         raise ValueError(f"`{name}` is empty; a metric needs at least one input.")
 
 
-def _check_tensor(name: str, value: object, n: int) -> Tensor:
+def _check_tensor(name: str, value: object, n: int, remedy: str = "") -> Tensor:
     if not isinstance(value, Tensor):
-        raise TypeError(
-            f"`{name}` must be a torch.Tensor; got {type(value).__name__}. Use torch.as_tensor."
-        )
+        raise TypeError(_no_tensor(name, value))
+    _check_shape(name, value, n, remedy)
+    return value
+
+
+def _no_tensor(name: str, value: object) -> str:
+    return f"`{name}` must be a torch.Tensor; got {type(value).__name__}. Use torch.as_tensor."
+
+
+def _check_shape(name: str, value: Any, n: int, remedy: str) -> None:
     if value.shape != (n,):
         raise ValueError(
-            f"`{name}` must have shape ({n},), one value for each input; got {tuple(value.shape)}."
+            f"`{name}` must have shape ({n},), one value for each input; "
+            f"got {tuple(value.shape)}.{remedy}"
         )
-    return value
 
 
 def _check_binary(name: str, value: object, n: int) -> Tensor:
     value = _check_tensor(name, value, n)
-    check_every(
-        name,
-        value,
-        (value == 0) | (value == 1),
-        "True or False, or 1 or 0",
-        "Compare label with labels first.",
-    )
+    binary = (value == 0) | (value == 1)
+    remedy = "Compare label with labels first."
+    check_every(name, value, binary, "True or False, or 1 or 0", remedy)
     return value.bool()
+
+
+def _is_integer(dtype: object) -> bool:
+    """Return whether a dtype of torch or numpy is one of integers."""
+    return "int" in str(dtype)
+
+
+def _is_within(probs: Tensor, largest: float) -> bool:
+    """Return whether all values are in 0..largest, without another array as large."""
+    if probs.shape[0] == 0:
+        return True
+    return bool(probs.amin() >= 0) and bool(probs.amax() <= largest)

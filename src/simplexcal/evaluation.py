@@ -7,7 +7,7 @@ import torch
 from torch import Generator, Tensor
 
 from simplexcal import metrics
-from simplexcal._validation import check_classified, check_count, check_generator
+from simplexcal._validation import check_count, check_generator, check_probs_and_labels
 from simplexcal.types import Prediction
 
 HEADER = (
@@ -151,7 +151,7 @@ def evaluate(
         TypeError: If an argument has the wrong type.
         ValueError: If the labels are not N classes of the prediction.
     """
-    probs, labels = check_classified(prediction.probs, labels)
+    probs, labels = check_probs_and_labels(prediction.probs, labels)
     check_count("n_bins", n_bins)
     check_generator(generator)
     labels = labels.to(probs.device)

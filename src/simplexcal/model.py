@@ -1,61 +1,90 @@
 """One call from a trained network to calibrated predictions, and the model that it returns."""
 
 from collections.abc import Sequence
-from contextlib import nullcontext
-from dataclasses import fields
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Generator, Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from simplexcal.backbone import Backbone, extract
 from simplexcal.calibrators import CALIBRATORS, Calibrator
 from simplexcal.io import load_calibrator, save_calibrator
-from simplexcal.mixup import FeatureMixup, InputMixup, Mixup, mixup_or_none
+from simplexcal.io.native import check_fingerprint
+from simplexcal.mixup import make_mixup, mixup_or_none
 from simplexcal.onnx import export_model
-from simplexcal.types import Outputs, Prediction
+from simplexcal.types import Prediction
 
 
 class CalibratedModel(nn.Module):
-    """A frozen network and its calibrator: called with inputs, it returns calibrated probabilities (N, K).
+    """A frozen network and its calibrator. Called with inputs, it returns probabilities (N, K).
 
-    Inputs are what ``Backbone`` takes. The calibrator follows the network to its device.
+    The calibrator follows the network to its device.
+
+    Args:
+        backbone: The network.
+        calibrator: A calibrator that is fitted to its outputs.
     """
 
     def __init__(self, backbone: Backbone, calibrator: Calibrator) -> None:
         super().__init__()
-        self.backbone, self.calibrator = backbone, calibrator
+        self.backbone = backbone
+        self.calibrator = calibrator
         self.eval()
 
     def forward(self, x: Any) -> Tensor:
-        """Return calibrated probabilities (N, K)."""
+        """Return calibrated probabilities (N, K).
+
+        Args:
+            x: Inputs as a Backbone takes them.
+        """
         return self.predict(x).probs
 
     @torch.no_grad()
     def predict(self, x: Any, *, batch_size: int = 256) -> Prediction:
-        """Return labels, calibrated probabilities and uncertainties; one tensor or array is cut into batches."""
-        return _joined([self._predict(part) for part in _parts(x, batch_size)])
+        """Return labels, calibrated probabilities and uncertainties.
+
+        Args:
+            x: Inputs as a Backbone takes them.
+            batch_size: Size of the batches that one tensor or array is divided into. Other inputs
+                are one batch.
+        """
+        if isinstance(x, Tensor | np.ndarray):
+            starts = range(0, max(len(x), 1), batch_size)
+            batches = [x[start : start + batch_size] for start in starts]
+        else:
+            batches = [x]
+        return Prediction.cat([self._predict_batch(batch) for batch in batches])
 
     def save(self, path: str | Path) -> None:
-        """Write the calibrator to a safetensors file, with the fingerprint of the network but not the network."""
+        """Write the calibrator and the network's fingerprint, but not the network.
+
+        Args:
+            path: The safetensors file to write.
+        """
         save_calibrator(self.calibrator, path, fingerprint=self.backbone.fingerprint())
 
     def to_onnx(
         self, path: str | Path, example_inputs: Any, *, dynamic: Sequence[int] = (0,)
     ) -> None:
-        """Write network and calibrator as one ONNX graph, for any number of rows; see ``onnx.export_model``."""
+        """Write network and calibrator as one ONNX graph; see ``simplexcal.onnx.export_model``.
+
+        Args:
+            path: The .onnx file to write.
+            example_inputs: Inputs as a Backbone takes them.
+            dynamic: Dimensions of the inputs that may have any size; 0 is the batch.
+        """
         export_model(self.backbone, self.calibrator, path, example_inputs, dynamic=dynamic)
 
-    def _predict(self, x: Any) -> Prediction:
+    def _predict_batch(self, x: Any) -> Prediction:
         outputs = self.backbone(x)
         prediction: Prediction = self.calibrator.to(outputs.logits.device)(outputs)
         return prediction
 
 
-@torch.inference_mode(False)  # tensors of the inference mode cannot be trained on
+@torch.inference_mode(False)  # tensors made in inference mode could not be trained on
 def calibrate(
     net: nn.Module,
     data: Any,
@@ -67,22 +96,43 @@ def calibrate(
     progress: bool = False,
     batch_size: int = 256,
 ) -> CalibratedModel:
-    """Fit a calibrator to a trained network on held-out labelled data; the network stays as it is, bit for bit.
+    """Fit a calibrator to a trained network on held-out labelled data.
 
-    ``data`` is what ``extract`` takes, ``method`` a key of CALIBRATORS or a calibrator, which is then fitted itself.
-    The methods that learn from mixed samples, STS and Dirichlet, mix "features" or, as the paper does, "inputs", which
-    must be one floating-point tensor; None fits without mixup, and so does STS, with a warning, if ``data`` lack a
-    class. ``generator`` is the source of all randomness.
+    The network stays as it is, bit for bit.
+
+    Args:
+        net: The classifier; see `Backbone`.
+        data: Labelled data; see `extract`.
+        method: A key of CALIBRATORS, or a calibrator, which is then fitted itself.
+        head: Name of the last linear layer; None finds it.
+        mixup: What is mixed for the methods that learn from mixup samples: "features", or
+            "inputs" as in the paper, which must be one floating-point tensor. None fits without
+            mixup. So does a fit that can do without if `data` lack a class; it then warns.
+        generator: Source of all randomness; torch's global one by default.
+        progress: Show progress bars on stderr.
+        batch_size: Size of the batches that a Dataset or a pair of tensors is divided into.
+
+    Raises:
+        TypeError: If `data` are nothing that `extract` takes, or inputs cannot be mixed.
+        ValueError: If an argument has no meaning, or the outputs or labels cannot be fitted to.
     """
-    _check_mixup(mixup)
-    calibrator, backbone = _calibrator(method), Backbone(net, head)
-    mixup = mixup if calibrator.uses_mixup else None
+    if mixup not in (None, "features", "inputs"):
+        raise ValueError(f'`mixup` must be "features", "inputs" or None; got {mixup!r}.')
+    calibrator = _calibrator(method)
+    backbone = Backbone(net, head)
+    if not calibrator.uses_mixup:
+        mixup = None
     inputs: list[Tensor] = []
-    with _recording(backbone, inputs) if mixup == "inputs" else nullcontext():
+    recording: AbstractContextManager[object] = nullcontext()
+    if mixup == "inputs":
+        recording = _record_inputs(backbone, inputs)
+    with recording:
         outputs, labels = extract(backbone, data, batch_size=batch_size, progress=progress)
-    outputs = outputs.to(_where_to_fit(next(backbone.head.parameters()).device))
+    # Reading head.weight might compute, and change, it: see torch.nn.utils.parametrizations.
+    device = next(backbone.head.parameters()).device
+    outputs = outputs.to(_fit_device(device))
     source = mixup_or_none(
-        lambda: _mixup(mixup, backbone, inputs, outputs, labels), calibrator.needs_mixup
+        lambda: make_mixup(mixup, backbone, inputs, outputs, labels), calibrator.needs_mixup
     )
     calibrator.fit(outputs, labels, mixup=source, generator=generator, progress=progress)
     return CalibratedModel(backbone, calibrator)
@@ -91,19 +141,24 @@ def calibrate(
 def load(path: str | Path, net: nn.Module, *, head: str | None = None) -> CalibratedModel:
     """Return the model that ``CalibratedModel.save`` wrote, around the same network.
 
-    A calibrator that was saved without a fingerprint is taken as it is.
+    A calibrator that was saved without a fingerprint is accepted for any network.
+
+    Args:
+        path: The file.
+        net: The network that the calibrator was fitted to.
+        head: Name of the last linear layer; None finds it.
+
+    Raises:
+        ValueError: If the calibrator was fitted to another network.
     """
     calibrator, header = load_calibrator(path)
     backbone = Backbone(net, head)
-    if header["fingerprint"] not in (None, backbone.fingerprint()):
-        raise ValueError(
-            f"'{path}' was calibrated for another network: its weights, names or dtypes differ from those of `net`. "
-            "Pass the network of the fit, or calibrate this one."
-        )
+    check_fingerprint(header, backbone, path)
     return CalibratedModel(backbone, calibrator)
 
 
 def _calibrator(method: str | Calibrator) -> Calibrator:
+    """Return the calibrator itself, or a new one by its key."""
     if isinstance(method, Calibrator):
         return method
     if method not in CALIBRATORS:
@@ -113,35 +168,28 @@ def _calibrator(method: str | Calibrator) -> Calibrator:
     return CALIBRATORS[method]()
 
 
-def _check_mixup(mixup: str | None) -> None:
-    if mixup not in (None, "features", "inputs"):
-        raise ValueError(f'`mixup` must be "features", "inputs" or None; got {mixup!r}.')
-
-
-def _where_to_fit(device: torch.device) -> torch.device:
+def _fit_device(device: torch.device) -> torch.device:
     """Return the network's device, or the CPU where that has no float64, as Apple's MPS."""
-    return torch.device("cpu") if device.type == "mps" else device
+    if device.type == "mps":
+        return torch.device("cpu")
+    return device
 
 
-def _mixup(
-    mixup: str | None, backbone: Backbone, inputs: list[Tensor], outputs: Outputs, labels: Tensor
-) -> Mixup | None:
-    if mixup is None:
-        return None
-    if mixup == "features":
-        return FeatureMixup(backbone.head, outputs, labels)
-    return InputMixup(lambda x: backbone(x).to(outputs.logits.device), torch.cat(inputs), labels)
+def _record_inputs(backbone: Backbone, inputs: list[Tensor]) -> AbstractContextManager[object]:
+    """Return a context in which the list collects the inputs of each call.
+
+    So the inputs come in the order of the outputs, whatever order a loader has.
+    """
+
+    def record(_: nn.Module, args: tuple[Any, ...]) -> None:
+        _check_mixable(args[0], inputs)
+        inputs.append(backbone.as_input(args[0]))
+
+    return backbone.register_forward_pre_hook(record)
 
 
-def _recording(backbone: Backbone, inputs: list[Tensor]) -> RemovableHandle:
-    """Add the inputs of each call to the list, so that they come in the order of the outputs; used in ``with``."""
-    return backbone.register_forward_pre_hook(
-        lambda _, args: inputs.append(backbone.as_input(_mixable(args[0], inputs)))
-    )
-
-
-def _mixable(x: Any, earlier: list[Tensor]) -> Tensor | np.ndarray:
-    """Return the inputs if they are one tensor or array, of the same shape as those before."""
+def _check_mixable(x: Any, earlier: list[Tensor]) -> None:
+    """Raise an error unless the inputs are one tensor or array, shaped as those before."""
     if not isinstance(x, Tensor | np.ndarray):
         raise TypeError(
             f'Inputs must be one tensor to be mixed; got {type(x).__name__}. Use mixup="features".'
@@ -151,25 +199,3 @@ def _mixable(x: Any, earlier: list[Tensor]) -> Tensor | np.ndarray:
         raise ValueError(
             f'Inputs must be of one shape to be mixed; got {shapes}. Use mixup="features".'
         )
-    return x
-
-
-def _parts(x: Any, size: int) -> list[Any]:
-    if not isinstance(x, Tensor | np.ndarray):
-        return [x]
-    return [x[i : i + size] for i in range(0, max(len(x), 1), size)]
-
-
-def _joined(parts: list[Prediction]) -> Prediction:
-    if len(parts) == 1:
-        return parts[0]
-    return Prediction(
-        **{
-            field.name: _cat([getattr(part, field.name) for part in parts])
-            for field in fields(Prediction)
-        }
-    )
-
-
-def _cat(values: list[Any]) -> Any:
-    return None if values[0] is None else torch.cat(values)

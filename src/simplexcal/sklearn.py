@@ -1,4 +1,7 @@
-"""Calibrate a scikit-learn classifier without changing one prediction; needs the extra [sklearn]."""
+"""Calibrated scikit-learn classifiers with unchanged predictions; needs the extra [sklearn]."""
+
+# ruff: noqa: N803, N806
+# The inputs are called X, as everywhere in scikit-learn.
 
 from typing import Any, NamedTuple, Self
 
@@ -7,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator
 
-from simplexcal.calibrators import CALIBRATORS, Calibrator, SimplexTemperatureScaling
+from simplexcal.calibrators import CALIBRATORS, Calibrator
 from simplexcal.calibrators.base import restore_argmax
 from simplexcal.types import Outputs, Prediction
 
@@ -36,35 +39,57 @@ except ImportError as error:
         'simplexcal.sklearn needs scikit-learn 1.6. Run pip install "simplexcal[sklearn]".'
     ) from error
 
-STS = SimplexTemperatureScaling
-NEED_FEATURES = (CALIBRATORS["adats"], CALIBRATORS["dirichlet"])
-SMALLEST = 1e-12  # a lesser probability counts as this: its logarithm, -1e13 in naive Bayes, would outweigh all others
+# A smaller probability counts as this one: in naive Bayes a logarithm of -1e13 would outweigh all
+# others.
+SMALLEST = 1e-12
 
 Floats = NDArray[np.float64]
 Array = NDArray[Any]
 
 
 class Uncertainty(NamedTuple):
-    """The uncertainties (N,) of a ``simplexcal.Prediction``, in nats."""
+    """The uncertainties of a `simplexcal.Prediction`, in nats.
+
+    Attributes:
+        aleatoric: Expected entropy, (N,).
+        epistemic: Differential entropy, (N,).
+        mutual_information: Another measure of the epistemic uncertainty, (N,).
+    """
 
     aleatoric: Floats
     epistemic: Floats
     mutual_information: Floats
 
 
+def _has_uncertainties(classifier: "SimplexCalibratedClassifier") -> bool:
+    return _calibrator(classifier.method).has_uncertainties
+
+
 class SimplexCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
-    """Any classifier with ``decision_function`` or ``predict_proba``, with calibrated probabilities.
+    """A classifier with calibrated probabilities.
 
-    The estimator, LinearSVC by default, is fitted to all data. ``cv`` (as elsewhere in scikit-learn) makes the folds in
-    which clones of it give outputs for samples that they have not seen, and all of these together fit one calibrator.
-    An estimator that is fitted already is passed as ``FrozenEstimator(estimator)`` and stays as it is; all data, which
-    should be new to it, calibrate it.
+    The estimator is fitted to all data. Clones of it, fitted without one fold each, give outputs
+    for the samples of this fold. All these outputs together fit one calibrator. The logits are the
+    decision function, or else the logarithms of the probabilities.
 
-    ``method`` is "none", "ts", "ets", "pts", "sts" or a Calibrator that needs logits only. Its logits are the decision
-    function, or else the logarithms of the probabilities. ``random_state`` is the source of its randomness.
+    `predict` is always that of the fitted estimator. In `predict_proba` the class of its largest
+    output has the largest probability. These are the same class, unless the estimator's own two
+    methods disagree, as SVC's may.
 
-    ``predict`` is that of ``estimator_``, always. In ``predict_proba`` the class of its largest output has the largest
-    probability: the same class, unless the estimator's own two methods disagree, as SVC's may.
+    Args:
+        estimator: Any classifier with `decision_function` or `predict_proba`; LinearSVC by default.
+            A fitted one is passed as `FrozenEstimator(estimator)` and stays as it is. All data
+            then calibrate it, and should be new to it.
+        method: A key of CALIBRATORS, or a Calibrator. It must need no features.
+        cv: The folds, as elsewhere in scikit-learn.
+        n_jobs: Number of folds that are fitted in parallel.
+        random_state: Source of the calibrator's randomness.
+
+    Attributes:
+        estimator_: The fitted estimator.
+        calibrator_: The fitted calibrator.
+        classes_: The classes, in the order of the columns.
+        floor_: What a probability of 0 counts as; None with a decision function.
     """
 
     def __init__(
@@ -76,67 +101,88 @@ class SimplexCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstim
         n_jobs: int | None = None,
         random_state: Any = None,
     ) -> None:
-        self.estimator, self.method, self.cv = estimator, method, cv
-        self.n_jobs, self.random_state = n_jobs, random_state
+        self.estimator = estimator
+        self.method = method
+        self.cv = cv
+        self.n_jobs = n_jobs
+        self.random_state = random_state
 
     def fit(self, X: Any, y: Any, **fit_params: Any) -> Self:
-        """Fit estimator and calibrator; ``fit_params`` are for the ``fit`` of the estimator.
+        """Fit estimator and calibrator.
 
-        With metadata routing they go where they are requested: there, or to the ``split`` of ``cv``.
+        Args:
+            X: Inputs of the estimator.
+            y: Their classes.
+            fit_params: Further arguments of the estimator's `fit`. With metadata routing they go
+                where they are requested: there, or to the `split` of `cv`.
         """
-        calibrator, params = _calibrator(self.method), self._routed(fit_params)
-        X, y = indexable(X, _checked(y))
+        calibrator = _calibrator(self.method)
+        params = self._route(fit_params)
+        X, y = indexable(X, _check_targets(y))
         estimator = clone(self._unfitted()).fit(X, y, **params.estimator.fit)
         scores, labels = self._held_out(estimator, X, y, params)
-        floor = None if _response(estimator) == "decision_function" else _floor(scores)
-        generator = Generator().manual_seed(
-            check_random_state(self.random_state).randint(2**31 - 1)
-        )
+        floor = None
+        if _response(estimator) == "predict_proba":
+            floor = _floor(scores)
+        seed = check_random_state(self.random_state).randint(2**31 - 1)
         self.calibrator_ = calibrator.fit(
-            _outputs(scores, floor), torch.from_numpy(labels), generator=generator
+            _outputs(scores, floor),
+            torch.from_numpy(labels),
+            generator=Generator().manual_seed(seed),
         )
-        self.estimator_, self.classes_, self.floor_ = estimator, estimator.classes_, floor
+        self.estimator_ = estimator
+        self.classes_ = estimator.classes_
+        self.floor_ = floor
         return self
 
     def predict(self, X: Any) -> Array:
-        """Return the estimator's own predictions."""
+        """Return the estimator's own predictions.
+
+        Args:
+            X: Inputs of the estimator.
+        """
         check_is_fitted(self)
         return np.asarray(self.estimator_.predict(X))
 
     def predict_proba(self, X: Any) -> Floats:
-        """Return calibrated probabilities (N, K), columns in the order of ``classes_``."""
+        """Return calibrated probabilities (N, K), columns in the order of `classes_`.
+
+        Args:
+            X: Inputs of the estimator.
+        """
         check_is_fitted(self)
         scores = _scores(self.estimator_, X)
-        return restore_argmax(
-            torch.from_numpy(scores.argmax(1)), self._calibrated(scores).probs
-        ).numpy()
+        label = torch.from_numpy(scores.argmax(1))
+        return restore_argmax(label, self._calibrate(scores).probs).numpy()
 
-    @available_if(lambda self: isinstance(_calibrator(self.method), STS))  # type: ignore[untyped-decorator]
+    @available_if(_has_uncertainties)  # type: ignore[untyped-decorator]
     def predict_uncertainty(self, X: Any) -> Uncertainty:
-        """Return aleatoric and epistemic uncertainty; STS alone has them."""
+        """Return aleatoric and epistemic uncertainty, for a method that has them.
+
+        Args:
+            X: Inputs of the estimator.
+        """
         check_is_fitted(self)
-        prediction = self._calibrated(_scores(self.estimator_, X))
+        prediction = self._calibrate(_scores(self.estimator_, X))
         return Uncertainty(*(getattr(prediction, name).numpy() for name in Uncertainty._fields))
 
     @property
     def n_features_in_(self) -> int:
-        """Number of features seen in ``fit``, where the estimator counts them."""
+        """Number of features seen in `fit`, where the estimator counts them."""
         return int(self.estimator_.n_features_in_)
 
     @property
     def feature_names_in_(self) -> Array:
-        """Names of the features seen in ``fit``, where the estimator knows them."""
+        """Names of the features seen in `fit`, where the estimator knows them."""
         return np.asarray(self.estimator_.feature_names_in_)
 
     def get_metadata_routing(self) -> MetadataRouter:
-        """Return where parameters of ``fit`` go: the estimator's ``fit`` and the splitter's ``split``."""
-        router, mapping = MetadataRouter(owner=self), MethodMapping
-        router.add(
-            estimator=self._unfitted(), method_mapping=mapping().add(caller="fit", callee="fit")
-        )
-        return router.add(
-            splitter=self.cv, method_mapping=mapping().add(caller="fit", callee="split")
-        )
+        """Return where parameters of `fit` go: to the estimator's `fit`, the splitter's `split`."""
+        to_fit = MethodMapping().add(caller="fit", callee="fit")
+        to_split = MethodMapping().add(caller="fit", callee="split")
+        router = MetadataRouter(owner=self)
+        router.add(estimator=self._unfitted(), method_mapping=to_fit)
+        return router.add(splitter=self.cv, method_mapping=to_split)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -144,26 +190,31 @@ class SimplexCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstim
         return tags
 
     def _unfitted(self) -> Any:
-        return LinearSVC(random_state=0) if self.estimator is None else self.estimator
+        if self.estimator is None:
+            return LinearSVC(random_state=0)
+        return self.estimator
 
-    def _routed(self, fit_params: dict[str, Any]) -> Bunch:
-        fit_params = {name: value for name, value in fit_params.items() if value is not None}
-        if "sample_weight" in fit_params:
+    def _route(self, fit_params: dict[str, Any]) -> Bunch:
+        """Return the parameters of `fit` by where they go."""
+        given = {name: value for name, value in fit_params.items() if value is not None}
+        if "sample_weight" in given:
             raise ValueError(
-                "`sample_weight` must be None, since calibration counts all samples alike; got an array. To weigh them "
-                "for the estimator alone, fit it first and pass FrozenEstimator(estimator)."
+                "`sample_weight` must be None, since calibration counts all samples alike; "
+                "got an array. To weigh them for the estimator alone, fit it first and pass "
+                "FrozenEstimator(estimator)."
             )
         if get_config()["enable_metadata_routing"]:
-            return process_routing(self, "fit", **fit_params)
-        return Bunch(estimator=Bunch(fit=fit_params), splitter=Bunch(split={}))
+            return process_routing(self, "fit", **given)
+        return Bunch(estimator=Bunch(fit=given), splitter=Bunch(split={}))
 
     def _held_out(self, estimator: Any, X: Any, y: Array, params: Bunch) -> tuple[Floats, Array]:
-        """Return scores (N, K) for samples that their estimator has not seen, and the labels as column numbers."""
+        """Return scores (N, K) of samples that their estimator has not seen, and their columns."""
         if isinstance(estimator, FrozenEstimator):
             return _scores(estimator, X), _positions(y, estimator.classes_)
         if isinstance(self.cv, str) and self.cv == "prefit":
             raise ValueError(
-                '`cv` must make folds; got "prefit". For a fitted one, pass FrozenEstimator(estimator).'
+                '`cv` must make folds; got "prefit". '
+                "For a fitted one, pass FrozenEstimator(estimator)."
             )
         splits = check_cv(self.cv, y, classifier=True).split(X, y, **params.splitter.split)
         folds = Parallel(n_jobs=self.n_jobs)(
@@ -173,41 +224,43 @@ class SimplexCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstim
         scores, labels = (np.concatenate(parts) for parts in zip(*folds, strict=True))
         if len(np.unique(labels)) < 2:
             raise ValueError(
-                "`cv` must hold out classes that stay in the rest of the data too. Shuffle the samples."
+                "`cv` must hold out classes that stay in the rest of the data too. "
+                "Shuffle the samples."
             )
         return scores, labels
 
     @torch.no_grad()
-    def _calibrated(self, scores: Floats) -> Prediction:
+    def _calibrate(self, scores: Floats) -> Prediction:
         prediction: Prediction = self.calibrator_(_outputs(scores, self.floor_))
         return prediction
 
 
 def _calibrator(method: str | Calibrator) -> Calibrator:
     """Return a new calibrator, if it is one that needs logits only."""
+    possible = ", ".join(key for key, found in CALIBRATORS.items() if not found.needs_features)
     if isinstance(method, Calibrator):
         calibrator = type(method)(**method.settings)
     elif isinstance(method, str) and method in CALIBRATORS:
         calibrator = CALIBRATORS[method]()
     else:
+        raise ValueError(f"`method` must be a Calibrator or one of {possible}; got {method!r}.")
+    if calibrator.needs_features:
         raise ValueError(
-            f"`method` must be a Calibrator or one of none, ts, ets, pts, sts; got {method!r}."
-        )
-    headless = isinstance(calibrator, STS) and not calibrator.likelihood_head
-    if headless or isinstance(calibrator, NEED_FEATURES):
-        raise ValueError(
-            f"`method` must need logits only; {method!r} needs features. Use none, ts, ets, pts or sts."
+            f"`method` must need logits only; {method!r} needs features. Use one of {possible}."
         )
     return calibrator
 
 
-def _checked(y: Any) -> Array:
+def _check_targets(y: Any) -> Array:
+    """Return the targets as an array with at least two classes."""
     y = column_or_1d(y, warn=True)
     assert_all_finite(y, input_name="y")
     check_classification_targets(y)
-    if len(classes := np.unique(y)) < 2:
+    classes = np.unique(y)
+    if len(classes) < 2:
         raise ValueError(
-            f"`y` must hold at least two classes; got one class or none: {classes}. Pass samples of all."
+            f"`y` must hold at least two classes; got one class or none: {classes}. "
+            "Pass samples of all."
         )
     return np.asarray(y)
 
@@ -215,31 +268,29 @@ def _checked(y: Any) -> Array:
 def _fold(
     estimator: Any, X: Any, y: Array, train: Array, test: Array, params: Any
 ) -> tuple[Floats, Array]:
-    """Return scores and labels of the test samples, by a clone of the estimator that is fitted to the others.
+    """Return scores and labels of a fold's test samples, by a clone fitted to its other samples.
 
-    A class that is not among the others gets the least score, and its own samples are left out: the estimator, which
-    knows it, would do better.
+    A class that the clone has not seen gets the smallest score, and its own samples are left out:
+    the estimator, which has seen the class, would do better.
     """
-    fitted = clone(estimator).fit(
-        *_safe_split(estimator, X, y, train), **_check_method_params(X, params, train)
-    )
-    seen = _scores(fitted, _safe_split(estimator, X, y, test, train)[0])
-    least = (
-        np.zeros(len(test))
-        if _response(fitted) == "predict_proba"
-        else 2 * seen.min(1) - seen.max(1)
-    )
+    inputs, targets = _safe_split(estimator, X, y, train)
+    fitted = clone(estimator).fit(inputs, targets, **_check_method_params(X, params, train))
+    held_out, _ = _safe_split(estimator, X, y, test, train)
+    seen = _scores(fitted, held_out)
+    if _response(fitted) == "predict_proba":
+        least = np.zeros(len(test))
+    else:
+        least = 2 * seen.min(1) - seen.max(1)
     scores = np.repeat(least[:, None], len(estimator.classes_), 1)
-    columns, labels = (
-        _positions(fitted.classes_, estimator.classes_),
-        _positions(y[test], estimator.classes_),
-    )
+    columns = _positions(fitted.classes_, estimator.classes_)
     scores[:, columns] = seen
+    labels = _positions(y[test], estimator.classes_)
     known = np.isin(labels, columns)
     return scores[known], labels[known]
 
 
 def _response(estimator: Any) -> str:
+    """Return the name of the method that gives an estimator's outputs."""
     for name in ("decision_function", "predict_proba"):
         if hasattr(estimator, name):
             return name
@@ -250,46 +301,57 @@ def _response(estimator: Any) -> str:
 
 def _scores(estimator: Any, X: Any) -> Floats:
     """Return the estimator's outputs (N, K); a binary decision function z becomes [0, z]."""
-    name, k = _response(estimator), len(estimator.classes_)
+    name = _response(estimator)
+    k = len(estimator.classes_)
     scores = np.array(getattr(estimator, name)(X), dtype=np.float64)
     if scores.ndim == 1:
         scores = np.stack([np.zeros_like(scores), scores], 1)
-    if scores.shape[1] != k or (
-        k > 2 and getattr(_last(estimator), "decision_function_shape", "ovr") == "ovo"
-    ):
+    shape = getattr(_innermost(estimator), "decision_function_shape", "ovr")
+    is_pairwise = k > 2 and shape == "ovo"
+    if scores.shape[1] != k or is_pairwise:
         raise ValueError(
-            f"`{name}` must have one column for each of the {k} classes, not for each pair of them; it has "
-            f'{scores.shape[1]}. Set decision_function_shape="ovr".'
+            f"`{name}` must have one column for each of the {k} classes, "
+            f"not for each pair of them; it has {scores.shape[1]}. "
+            'Set decision_function_shape="ovr".'
         )
     return scores
 
 
-def _last(estimator: Any) -> Any:  # of a pipeline, or in a search
-    inner = (
-        estimator.steps[-1][1]
-        if hasattr(estimator, "steps")
-        else getattr(estimator, "best_estimator_", None)
-    )
-    return estimator if inner is None else _last(inner)
+def _innermost(estimator: Any) -> Any:
+    """Return the last step of a pipeline, or the best estimator of a search."""
+    if hasattr(estimator, "steps"):
+        return _innermost(estimator.steps[-1][1])
+    if hasattr(estimator, "best_estimator_"):
+        return _innermost(estimator.best_estimator_)
+    return estimator
 
 
 def _positions(values: Array, classes: Array) -> Array:
+    """Return the position of each value among the classes."""
     order = np.argsort(classes)
-    at: Array = order[np.searchsorted(classes, values, sorter=order).clip(max=len(classes) - 1)]
-    if len(unknown := values[classes[at] != values]):
+    found = np.searchsorted(classes, values, sorter=order)
+    positions: Array = order[found.clip(max=len(classes) - 1)]
+    unknown = values[classes[positions] != values]
+    if len(unknown):
         raise ValueError(
-            f"`y` must hold classes that the estimator knows; found {unknown[:1].tolist()}. Drop such samples."
+            "`y` must hold classes that the estimator knows; "
+            f"found {unknown[:1].tolist()}. Drop such samples."
         )
-    return at
+    return positions
 
 
 def _floor(probs: Floats) -> float:
-    """Return what a probability of 0 stands for: half of the smallest one that the estimator seems able to say.
+    """Return what a probability of 0 counts as: half of the smallest one that is not 0.
 
-    In a forest of 100 trees 0 means less than 1/100. It stays below 1/K, so that the largest one remains the largest.
+    In a forest of 100 trees 0 means less than 1/100. The result stays below 1/K, so that the
+    largest probability remains the largest.
     """
-    return float(np.clip(probs[probs > 0].min() / 2, SMALLEST, 0.5 / probs.shape[1]))
+    smallest = probs[probs > 0].min()
+    return float(np.clip(smallest / 2, SMALLEST, 0.5 / probs.shape[1]))
 
 
 def _outputs(scores: Floats, floor: float | None) -> Outputs:
-    return Outputs(torch.from_numpy(scores if floor is None else np.log(np.maximum(scores, floor))))
+    """Return scores as logits; probabilities, which have a floor, by their logarithms."""
+    if floor is not None:
+        scores = np.log(np.maximum(scores, floor))
+    return Outputs(torch.from_numpy(scores))

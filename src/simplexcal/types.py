@@ -7,9 +7,9 @@ from typing import Self, TypeVar
 import torch
 from torch import Tensor
 
-from simplexcal._validation import check_float_tensor, check_probs
+from simplexcal._validation import check_logits_and_features, check_probs
 
-SMALLEST = torch.finfo(torch.float32).tiny  # 1.2e-38; a lesser probability counts as this
+SMALLEST = torch.finfo(torch.float32).tiny  # 1.2e-38; a smaller probability counts as this
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,7 +20,7 @@ class Outputs:
 
     Args:
         logits: The values before the softmax, (N, K).
-        features: The inputs of the last linear layer, (N, D), where there are any.
+        features: The inputs of the last linear layer, (N, D), or None.
 
     Raises:
         TypeError: If an argument is no floating-point tensor.
@@ -31,27 +31,21 @@ class Outputs:
     features: Tensor | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "logits", check_float_tensor("logits", self.logits))
-        if self.logits.dim() != 2 or self.logits.shape[1] < 2:
-            raise ValueError(
-                f"`logits` must have shape (N, K) with K >= 2 classes; got {tuple(self.logits.shape)}. "
-                "For a binary model with one output z, pass torch.stack([torch.zeros_like(z), z], -1)."
-            )
-        if self.features is not None:
-            object.__setattr__(self, "features", check_float_tensor("features", self.features))
-            _check_features(self.features, len(self.logits))
+        logits, features = check_logits_and_features(self.logits, self.features)
+        object.__setattr__(self, "logits", logits)
+        object.__setattr__(self, "features", features)
 
     @classmethod
     def from_probs(cls, probs: Tensor, features: Tensor | None = None) -> Self:
-        """Take probabilities instead of logits: their logarithms are logits up to a constant.
+        """Return outputs whose logits are the logarithms of probabilities.
 
-        A probability of 0 counts as 1.2e-38, in every dtype. Where 0 only means that the model
-        cannot give less, as 0 of 100 trees, replace it first by half of the smallest probability
-        that the model can give.
+        A probability of 0 counts as 1.2e-38, in every dtype. Some models cannot give small
+        probabilities: a forest of 100 trees gives 0 for less than 1/100. Replace such zeros first
+        by half of the smallest probability that the model can give.
 
         Args:
             probs: Rows of probabilities, (N, K).
-            features: The inputs of the last linear layer, (N, D), where there are any.
+            features: The inputs of the last linear layer, (N, D), or None.
         """
         return cls(check_probs(probs).clamp_min(SMALLEST).log(), features)
 
@@ -62,22 +56,24 @@ class Outputs:
         Args:
             parts: Outputs of one network; all or none have features.
         """
-        return cls(**_concatenate(parts))
+        return _concatenate(parts)
 
     @property
     def label(self) -> Tensor:
-        """The predicted class of each input."""
+        """The predicted class of each input, (N,)."""
         return self.logits.argmax(-1)
 
     @property
     def n_classes(self) -> int:
-        """K."""
+        """Number of classes, K."""
         return self.logits.shape[1]
 
     @property
     def n_features(self) -> int | None:
-        """D, or None without features."""
-        return None if self.features is None else self.features.shape[1]
+        """Number of features, D, or None without features."""
+        if self.features is None:
+            return None
+        return self.features.shape[1]
 
     def __len__(self) -> int:
         return len(self.logits)
@@ -98,8 +94,8 @@ class Outputs:
 class Prediction:
     """Calibrated predictions for N inputs.
 
-    The label is the network's own, so that no calibration can change the accuracy. The
-    uncertainties are in nats, and None where a method has none.
+    The label is the network's own, so calibration never changes the accuracy. Uncertainties are in
+    nats; they are None where a method has none.
 
     Args:
         probs: Calibrated probabilities, (N, K).
@@ -123,11 +119,11 @@ class Prediction:
         Args:
             parts: Predictions of one method.
         """
-        return cls(**_concatenate(parts))
+        return _concatenate(parts)
 
     @property
     def confidence(self) -> Tensor:
-        """The probability of the predicted class."""
+        """The probability of the predicted class, (N,)."""
         return self.probs.gather(-1, self.label.unsqueeze(-1)).squeeze(-1)
 
     def __len__(self) -> int:
@@ -140,7 +136,7 @@ class Prediction:
         """Return the same prediction on another device.
 
         Args:
-            device: Where the tensors are to be.
+            device: Device of the result.
         """
         return _map_tensors(self, lambda x: x.to(device))
 
@@ -149,22 +145,23 @@ Record = TypeVar("Record", bound=Outputs | Prediction)
 
 
 def _map_tensors(record: Record, function: Callable[[Tensor], Tensor]) -> Record:
-    """Return the record with a function applied to each tensor that is there."""
-    present = {name: x for name, x in vars(record).items() if x is not None}
-    return type(record)(**{name: function(x) for name, x in present.items()})
+    """Return the record with a function applied to each tensor that is present."""
+    changed = {}
+    for name, tensor in vars(record).items():
+        if tensor is not None:
+            changed[name] = function(tensor)
+    return type(record)(**changed)
 
 
-def _concatenate(parts: Sequence[Record]) -> dict[str, Tensor]:
-    """Return the concatenated tensors of each field that the first record has."""
+def _concatenate(parts: Sequence[Record]) -> Record:
+    """Return the rows of all records as one, with the fields that the first has."""
     if len(parts) == 0:
         raise ValueError("`parts` is empty. Pass at least one.")
-    names = [name for name, x in vars(parts[0]).items() if x is not None]
-    return {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
-
-
-def _check_features(features: Tensor | None, n: int) -> None:
-    if features is not None and (features.dim() != 2 or len(features) != n):
-        raise ValueError(
-            f"`features` must have shape (N, D) with N = {n} as the logits have; got {tuple(features.shape)}. "
-            "Flatten each input's features to one row."
-        )
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    columns = {}
+    for name, tensor in vars(first).items():
+        if tensor is not None:
+            columns[name] = torch.cat([getattr(part, name) for part in parts])
+    return type(first)(**columns)

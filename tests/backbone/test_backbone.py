@@ -24,7 +24,7 @@ K, D, N = 5, 6, 23
 
 
 class ConvNet(nn.Module):
-    """Everything that a careless forward pass would change: batch norm, dropout, mixed modes, flags and hooks."""
+    """All that a careless forward pass would change: statistics, modes, flags and hooks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class Made(nn.Module):
         return self.returned(self.fc(self.first(x).tanh()))
 
 
-# --- frozen whole -----------------------------------------------------------------------------------------------------
+# --- frozen whole ---
 
 
 def test_a_call_changes_nothing_of_the_network(net: ConvNet, images: Tensor) -> None:
@@ -247,7 +247,7 @@ def test_inputs_that_require_gradients_give_features_that_do_not() -> None:
     assert not outputs.features.requires_grad
 
 
-# --- inputs and results of any form -----------------------------------------------------------------------------------
+# --- inputs and results of any form ---
 
 RETURNED: dict[str, Callable[[Tensor], Any]] = {
     "tensor": lambda z: z,
@@ -307,7 +307,7 @@ def test_logits_that_are_not_finite_are_left_to_the_fit() -> None:
     assert outputs.logits[1].isnan().all()
 
 
-# --- Hugging Face -----------------------------------------------------------------------------------------------------
+# --- Hugging Face ---
 
 
 @pytest.fixture
@@ -387,7 +387,7 @@ def test_a_whole_dict_of_tensors_is_cut_into_batches(text: dict[str, Tensor]) ->
     assert torch.equal(labels, y)
 
 
-# --- the head ---------------------------------------------------------------------------------------------------------
+# --- the head ---
 
 
 def test_a_head_can_be_named(net: ConvNet, images: Tensor) -> None:
@@ -434,7 +434,7 @@ def test_a_token_that_is_not_finite_is_not_taken_for_another(generator: torch.Ge
     assert outputs.features[2].isnan().all()
 
 
-def test_a_class_that_the_head_rules_out_stays_ruled_out() -> None:
+def test_a_class_that_the_head_masks_stays_masked() -> None:
     net = Made(lambda z: z)
     net.fc.bias.data[0] = -torch.inf
     assert (Backbone(net)(torch.randn(3, 4)).logits[:, 0] == -torch.inf).all()
@@ -467,9 +467,10 @@ CHANGED: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("head", [None, "fc"])
 def test_logits_that_are_changed_after_the_head_are_an_error(change: str, head: str | None) -> None:
     message = (
-        "`net` must return the output of a linear layer as its 5 logits; those of 'fc' are changed after it. Wrap it "
-        "so that it returns them before softmax, scaling or pooling; or go without features, by Outputs(logits) from a "
-        "loop of your own."
+        "`net` must return the output of a linear layer as its 5 logits; "
+        "those of 'fc' are changed after it. "
+        "Wrap it so that it returns them before softmax, scaling or pooling; "
+        "or go without features, by Outputs(logits) from a loop of your own."
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         Backbone(Made(CHANGED[change]), head)(torch.randn(30, 4))
@@ -498,7 +499,10 @@ def test_a_network_without_a_linear_head_gets_one_clear_sentence() -> None:
 
 
 def test_a_head_that_is_none_is_named_with_those_that_are(net: ConvNet) -> None:
-    message = r"^`head` must name a linear layer; got 'fc'. The last ones are \['neck.0', 'classifier.1'\].$"
+    message = (
+        r"^`head` must name a linear layer; got 'fc'. "
+        r"The last ones are \['neck.0', 'classifier.1'\].$"
+    )
     with pytest.raises(ValueError, match=message):
         Backbone(net, head="fc")
     with pytest.raises(ValueError, match="as its 5 logits; no linear layer with 5 outputs ran"):
@@ -590,7 +594,7 @@ def test_torchs_encoder_stays_on_its_fast_path() -> None:
     assert seen == [False]
 
 
-# --- fingerprint ------------------------------------------------------------------------------------------------------
+# --- fingerprint ---
 
 
 def test_the_fingerprint_is_of_the_weights_and_nothing_else(net: ConvNet, images: Tensor) -> None:
@@ -632,7 +636,7 @@ def test_the_fingerprint_knows_names_shapes_and_dtypes() -> None:
     assert len({Backbone(net).fingerprint() for net in nets}) == 4
 
 
-# --- extract ----------------------------------------------------------------------------------------------------------
+# --- extract ---
 
 
 class Rows(Dataset[Any]):
@@ -813,12 +817,12 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
     "short": (
         (X, Y[:5]),
         ValueError,
-        r"`labels` must have shape \(6,\), one for each input; got \(5,\). .*",
+        r"`labels` must have shape \(6,\), one value for each input; got \(5,\). .*",
     ),
     "long": (
         (X, Y.repeat(2)),
         ValueError,
-        r"`labels` must have shape \(6,\), one for each input; got \(12,\). .*",
+        r"`labels` must have shape \(6,\), one value for each input; got \(12,\). .*",
     ),
     "short batch": (
         [(X, Y), (X, Y[:5])],
@@ -828,7 +832,7 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
     "one-hot": (
         (X, Y[:, None].repeat(1, K)),
         ValueError,
-        r"`labels` .*; got \(6, 5\). .* one-hot labels need .*",
+        r"`labels` .*; got \(6, 5\). One-hot labels need .*",
     ),
     "float": (
         (X, Y.float()),

@@ -1,4 +1,4 @@
-"""Every method in a form that fits in a moment, and what a fit must leave alone; shared by several tests."""
+"""Every method with settings for a short fit, and the state that a fit must not change."""
 
 from collections import OrderedDict
 from collections.abc import Callable

@@ -10,9 +10,10 @@ Array = NDArray[np.float64]
 
 
 def two_classes(gap: float, temperature: float) -> dict[str, float]:
-    """K = 2, g = (gap, 0): π_1 = σ((gap + L)/λ) with L logistic, so every moment is an integral over L.
+    """K = 2, g = (gap, 0): π_1 = σ((gap + L)/λ) with L logistic.
 
-    The trapezoid rule at an eighth of the narrower of the two widths, 1 and λ.
+    So every moment is an integral over L, here by the trapezoid rule with an eighth of the
+    narrower of the two widths, 1 and λ, as its step.
     """
     step = min(1.0, temperature) / 8
     noise = step * np.arange(-int(45 / step), int(45 / step))
@@ -28,7 +29,10 @@ def two_classes(gap: float, temperature: float) -> dict[str, float]:
 
 
 def mean_at_one(logits: list[float]) -> list[float]:
-    """λ = 1: the noise G + G′ has the closed law F(x) = r K_1(r), r = 2e^(-x/2), f(x) = r²/2 K_0(r)."""
+    """λ = 1: the noise G + G′ has a closed distribution.
+
+    F(x) = r K_1(r), r = 2e^(-x/2), f(x) = r²/2 K_0(r).
+    """
     with mp.workdps(25):
         step, top = mp.mpf(1) / 8, max(logits)
         total = [mp.mpf(0)] * len(logits)
@@ -42,8 +46,9 @@ def mean_at_one(logits: list[float]) -> list[float]:
 
 
 def mean_by_laplace(logits: list[float], temperature: float) -> list[float]:
-    """E[π_k] = ∫ E[X_k e^(-t X_k)] Π_(i≠k) E[e^(-t X_i)] dt for X_i = (e^g_i / E_i)^(1/λ), E_i ~ Exp(1).
+    """E[π_k] = ∫ E[X_k e^(-t X_k)] Π_(i≠k) E[e^(-t X_i)] dt.
 
+    X_i = (e^g_i / E_i)^(1/λ), E_i ~ Exp(1).
     Nested adaptive quadrature, with t = e^s and E = e^v.
     """
 
@@ -70,8 +75,9 @@ def mean_by_laplace(logits: list[float], temperature: float) -> list[float]:
 def mean_of_many(values: Array, counts: NDArray[np.int64], temperature: float) -> Array:
     """Return E[π_k] of one class of each value, when counts[i] classes have the logit values[i].
 
-    With s = max(1, λ), ρ = min(λ, 1/λ): E[π_k] = ∫ f(z - g_k/s) Π_(i≠k) F(z - g_i/s) dz, F and f the law of G + ρG′,
-    as integrals over G′. Plain trapezoid rules, from where hundreds of factors F make the product vanish.
+    With s = max(1, λ), ρ = min(λ, 1/λ): E[π_k] = ∫ f(z - g_k/s) Π_(i≠k) F(z - g_i/s) dz, with F and
+    f of G + ρG′ as integrals over G′. Plain trapezoid rules, from where hundreds of factors F make
+    the product vanish.
     """
     scale, ratio = max(1.0, temperature), min(temperature, 1 / temperature)
     t, z = np.arange(-4.5, 45, 1 / 8), np.arange(-3, 60, 1 / 8)

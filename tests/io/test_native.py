@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.quick_heads import quick_heads
 from helpers.methods import METHODS
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -21,7 +22,6 @@ from simplexcal.calibrators import (
     DirichletTemperatureScaling,
     SimplexTemperatureScaling,
     TemperatureScaling,
-    _likelihood_head,
 )
 from simplexcal.io.native import (
     FORMAT,
@@ -66,7 +66,7 @@ def same(a: Prediction, b: Prediction) -> bool:
 def short_fits() -> Iterator[None]:
     """Shorten the one fit whose length is no setting; nothing here depends on its quality."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_likelihood_head, "N_STEPS", 10)
+        quick_heads(patch, 10)
         yield
 
 

@@ -1,21 +1,28 @@
-"""A network's own call, watched: frozen, and what its linear layers were called with."""
+"""One forward pass of a frozen network, with the calls of its linear layers recorded."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from threading import Lock, RLock
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 _locks: "WeakKeyDictionary[nn.Module, Any]" = WeakKeyDictionary()  # one for each network
-_guard = Lock()  # of this dictionary
+_locks_guard = Lock()
 
 
 class Call(NamedTuple):
-    """A linear layer's name, what it was called with, and what it returned."""
+    """One call of a linear layer.
+
+    Attributes:
+        name: Name of the layer in the network.
+        features: Its input.
+        output: Its output.
+    """
 
     name: str
     features: Tensor
@@ -24,16 +31,21 @@ class Call(NamedTuple):
 
 @contextmanager
 def frozen(net: nn.Module) -> Iterator[None]:
-    """Evaluate without gradients, then give each module its own mode back; one thread at a time, others wait."""
+    """Put a network into evaluation mode without gradients; then restore each module's own mode.
+
+    One thread at a time has the network; others wait.
+
+    Args:
+        net: The network.
+    """
     with _lock_of(net):
         modes = [(module, module.training) for module in net.modules()]
         try:
             for module, _ in modes:
-                module.training = False  # and no eval(), which may do more: LoRA merges its weights
-            with (
-                torch.inference_mode(False),
-                torch.no_grad(),
-            ):  # tensors of the inference mode cannot be trained on
+                # Module.eval() may do more: LoRA layers merge their weights in it.
+                module.training = False
+            # Tensors made in inference mode could not be trained on.
+            with torch.inference_mode(False), torch.no_grad():
                 yield
         finally:
             for module, mode in modes:
@@ -41,54 +53,122 @@ def frozen(net: nn.Module) -> Iterator[None]:
 
 
 def _lock_of(net: nn.Module) -> Any:
-    """Return the network's own lock, which is not in the network, so that this can be copied and pickled."""
-    with _guard:
+    """Return the network's lock, which is kept outside so that the network can be pickled."""
+    with _locks_guard:
         return _locks.setdefault(net, RLock())
 
 
 @contextmanager
 def recorded(layers: dict[str, nn.Linear]) -> Iterator[dict[str | int, Call]]:
-    """Record calls of these layers, in order; of calls on tokens the last for each width, as all may not fit."""
+    """Record the calls of linear layers, in their order.
+
+    Of calls on tokens, the last one for each output width is kept, since all may not fit.
+
+    Args:
+        layers: The layers by name.
+    """
     calls: dict[str | int, Call] = {}
 
     def record(
         name: str, layer: nn.Linear, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor
     ) -> None:
-        features = (*args, *kwargs.values())[0]
-        if output.dim() <= 2:  # both may be changed in place later
+        features = next(iter((*args, *kwargs.values())))
+        # The network may change both in place later. Features of all tokens may not fit twice.
+        if output.dim() <= 2:
             calls[name] = Call(name, features.clone(), output.clone())
-        else:  # features of all tokens may not fit twice
+        else:
             calls[layer.out_features] = Call(name, features, output.clone())
 
     with ExitStack() as stack:
-        for name, layer in layers.items():  # ahead of the user's hooks, which may change the output
-            stack.enter_context(
-                layer.register_forward_hook(partial(record, name), prepend=True, with_kwargs=True)
-            )
+        for name, layer in layers.items():
+            # Ours comes before the user's hooks, which may change the output.
+            hook = partial(record, name)
+            handle = layer.register_forward_hook(hook, prepend=True, with_kwargs=True)
+            stack.enter_context(handle)
         yield calls
 
 
-def linear_layers(net: nn.Module) -> dict[str, nn.Linear]:
-    """Return the layers that may be the head: none in torch's encoder layers, which a hook takes off the fast path."""
-    inner = {
-        part
-        for m in net.modules()
-        if isinstance(m, nn.TransformerEncoderLayer)
-        for part in m.modules()
-    }
-    return {
-        name: m for name, m in net.named_modules() if isinstance(m, nn.Linear) and m not in inner
-    }
-
-
 def logits_of(net: nn.Module, x: Any) -> Any:
-    """Call the network, and return what it gives as its logits: of several results, the first tensor."""
-    result = net(**x) if isinstance(x, dict) else net(*x) if isinstance(x, list) else net(x)
-    result = (
-        result.get("logits") if isinstance(result, Mapping) else getattr(result, "logits", result)
-    )
-    return (
-        next((r for r in result if isinstance(r, Tensor)), None)
-        if isinstance(result, tuple | list)
-        else result
-    )
+    """Call a network and return its logits: of several results, the first tensor.
+
+    Args:
+        net: The network.
+        x: Its inputs; a dict is passed by name, a list by position.
+    """
+    result = call(net, x)
+    if isinstance(result, Mapping):
+        result = result.get("logits")
+    else:
+        result = getattr(result, "logits", result)
+    if isinstance(result, tuple | list):
+        tensors = (part for part in result if isinstance(part, Tensor))
+        return next(tensors, None)
+    return result
+
+
+def call(net: nn.Module, x: Any) -> Any:
+    """Call a network.
+
+    Args:
+        net: The network.
+        x: Its inputs; a dict is passed by name, a list by position.
+    """
+    if isinstance(x, dict):
+        return net(**x)
+    if isinstance(x, list):
+        return net(*x)
+    return net(x)
+
+
+def network_inputs(net: nn.Module, x: Any) -> Any:
+    """Return inputs as the network takes them: tensors on its device.
+
+    Args:
+        net: The network.
+        x: A tensor or an array, or a mapping or a sequence of them.
+    """
+    anchor = next(iter((*net.parameters(), *net.buffers())), torch.empty(0))
+    return map_tensors(lambda part: input_tensor(net, part).to(anchor.device), x)
+
+
+def input_tensor(net: nn.Module, x: Tensor | np.ndarray) -> Tensor:
+    """Return a tensor as it is, and an array as a tensor, floats in the dtype of the network.
+
+    Args:
+        net: The network.
+        x: The tensor or array.
+    """
+    tensor = as_tensor(x)
+    if tensor is x or not tensor.is_floating_point():
+        return tensor
+    for parameter in net.parameters():
+        if parameter.is_floating_point():
+            return tensor.to(parameter.dtype)
+    return tensor
+
+
+def map_tensors(function: Callable[[Any], Any], x: Any) -> Any:
+    """Apply a function to every tensor and array in nested mappings and sequences.
+
+    Args:
+        function: Takes a tensor or an array.
+        x: What holds them; mappings become dicts, sequences lists.
+    """
+    if isinstance(x, Mapping):
+        return {name: map_tensors(function, part) for name, part in x.items()}
+    if isinstance(x, tuple | list):
+        return [map_tensors(function, part) for part in x]
+    if isinstance(x, Tensor | np.ndarray):
+        return function(x)
+    return x
+
+
+def as_tensor(x: Any) -> Tensor:
+    """Return a tensor as it is, and an array as a tensor.
+
+    Args:
+        x: The tensor or array.
+    """
+    if isinstance(x, Tensor):
+        return x
+    return torch.from_numpy(np.array(x))  # a copy, since an array may be read-only

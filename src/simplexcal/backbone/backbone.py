@@ -1,7 +1,7 @@
-"""The frozen network: logits and penultimate features in one forward pass, and nothing of the network changed."""
+"""The frozen network: logits and penultimate features in one forward pass."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
@@ -9,147 +9,189 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from simplexcal.backbone._forward import Call, frozen, linear_layers, logits_of, recorded
+from simplexcal.backbone._forward import (
+    Call,
+    frozen,
+    input_tensor,
+    logits_of,
+    network_inputs,
+    recorded,
+)
 from simplexcal.types import Outputs
 
 
 class Backbone(nn.Module):
-    """Any classifier, frozen whole: called with inputs, it returns their Outputs.
+    """A frozen classifier. Called with inputs, it returns their Outputs.
 
-    ``x`` is a tensor, or a mapping or a tuple of them for ``net(**x)`` or ``net(*x)``. The head is the last linear
-    layer whose output the network returns; the first call finds it, or ``head`` names it ("classifier.6"). Logits are
-    the network's own; features are the head's input. They must belong together, up to a constant in each row that no
-    softmax sees (a final log_softmax), and each call makes sure: a network that scales its logits or returns
-    probabilities is an error. Where the head is applied to all tokens and one is picked, so are its features.
+    The logits are the network's own; the features are the input of its last linear layer, the
+    head. Each call checks that they belong together, up to a constant in each row that softmax
+    ignores (a final log_softmax). A network that scales its logits or returns probabilities is
+    rejected. Where the head is applied to all tokens and the network picks one of them, the
+    features are those of this token.
+
+    The network stays as it is, bit for bit: weights, modes, flags and hooks.
+
+    Args:
+        net: The classifier. It returns logits (N, K), alone or as the first tensor of a tuple, or
+            under the name "logits".
+        head: Name of the last linear layer, such as "classifier.6". None finds it in the first
+            call: the last linear layer whose output the network returns.
+
+    Raises:
+        TypeError: If `net` is no torch.nn.Module.
+        ValueError: If `head` names no linear layer.
     """
 
     net: nn.Module
 
     def __init__(self, net: nn.Module, head: str | None = None) -> None:
         super().__init__()
+        self.eval()
         if not isinstance(net, nn.Module):
             raise TypeError(
-                f"`net` must be a torch.nn.Module; got {type(net).__name__}. For logits, use Outputs."
+                f"`net` must be a torch.nn.Module; got {type(net).__name__}. "
+                "For logits, use Outputs."
             )
-        # Not a submodule, so that no optimiser, train(), requires_grad_() or state_dict() reaches the network through
-        # this object.
-        self.__dict__["net"] = _unwrapped(net)
+        # The network is no submodule, so that no optimiser, train(), requires_grad_() or
+        # state_dict() reaches it through this object.
+        self.__dict__["net"] = _unwrap(net)
         self._head_name = head
-        if head not in (None, *(names := list(linear_layers(self.net)))):
+        names = list(_linear_layers(self.net))
+        if head is not None and head not in names:
             raise ValueError(
                 f"`head` must name a linear layer; got {head!r}. The last ones are {names[-5:]}."
             )
-        self.eval()
 
     @property
     def head(self) -> nn.Linear:
         """The last linear layer, known from the first call on."""
         if self._head_name is None:
             raise RuntimeError(
-                "The head is found in the first forward pass. Call the backbone once, or pass head=..."
+                "The head is found in the first forward pass. "
+                "Call the backbone once, or pass head=..."
             )
-        return linear_layers(self.net)[self._head_name]
+        return _linear_layers(self.net)[self._head_name]
 
     def forward(self, x: Any) -> Outputs:
-        """Return logits (N, K) and features (N, D), on the network's device."""
-        layers = (
-            linear_layers(self.net) if self._head_name is None else {self._head_name: self.head}
-        )
+        """Return logits (N, K) and features (N, D), on the network's device.
+
+        Args:
+            x: A tensor or an array; or a mapping or a sequence of them, for ``net(**x)`` or
+                ``net(*x)``.
+
+        Raises:
+            ValueError: If the logits are not the output of a linear layer.
+        """
+        if self._head_name is None:
+            layers = _linear_layers(self.net)
+        else:
+            layers = {self._head_name: self.head}
         with frozen(self.net), recorded(layers) as calls:
-            logits = Outputs(logits_of(self.net, map_tensors(self._tensor, x))).logits
+            outputs = Outputs(logits_of(self.net, network_inputs(self.net, x)))
             for call in reversed(calls.values()):
-                if (features := _features(call, logits)) is not None:
+                features = _features(call, outputs.logits)
+                if features is not None:
                     self._head_name = call.name
-                    return Outputs(logits, features)
-        raise _no_head(
-            [call.name for call in calls.values() if call.output.shape[-1] == logits.shape[1]],
-            logits,
-        )
+                    return Outputs(outputs.logits, features)
+        raise _no_head(list(calls.values()), outputs.n_classes)
 
     def train(self, mode: bool = True) -> Self:
-        """Stay in eval mode: batch-norm statistics are part of the frozen model."""
+        """Stay in evaluation mode: batch-norm statistics are part of the frozen network.
+
+        Args:
+            mode: Ignored.
+        """
         return super().train(False)
 
     def fingerprint(self) -> str:
-        """Return a SHA-256 digest of the network's tensors: names, dtypes, shapes and bytes, on whatever device."""
+        """Return a SHA-256 digest of the network's tensors: names, dtypes, shapes and bytes."""
         digest = hashlib.sha256()
         for name, value in sorted(self.net.state_dict().items()):
             if isinstance(value, Tensor):
                 digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
-                digest.update(value.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+                content = value.cpu().contiguous().flatten().view(torch.uint8)
+                digest.update(content.numpy().data)
         return digest.hexdigest()
 
     def as_input(self, x: Tensor | np.ndarray) -> Tensor:
-        """Return a tensor as it is, and an array as a tensor, its floats in the dtype of the network."""
-        tensor = as_tensor(x)
-        if tensor is x or not tensor.is_floating_point():
-            return tensor
-        return tensor.to(
-            next((p.dtype for p in self.net.parameters() if p.is_floating_point()), tensor.dtype)
-        )
+        """Return a tensor as it is, and an array as a tensor, floats in the network's dtype.
 
-    def _tensor(self, x: Any) -> Tensor:
-        anchor = next((t for t in (*self.net.parameters(), *self.net.buffers())), torch.empty(0))
-        return self.as_input(x).to(anchor.device)
+        Args:
+            x: The tensor or array.
+        """
+        return input_tensor(self.net, x)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        self.net._apply(fn, recurse)  # what .to(device) calls: the network moves along
+        # Module.to() calls this method, so the network moves along.
+        self.net._apply(fn, recurse)
         return self
 
 
-def _unwrapped(net: nn.Module) -> nn.Module:
-    """Return the network itself: a compiled one skips later hooks, a parallel one runs copies and has other names."""
-    parallel = nn.DataParallel, DistributedDataParallel
-    inner = net.module if isinstance(net, parallel) else getattr(net, "_orig_mod", net)
-    return net if inner is net else _unwrapped(inner)
+def _unwrap(net: nn.Module) -> nn.Module:
+    """Return the network inside of a compiled or parallel one.
+
+    A compiled network skips hooks that come later. A parallel one runs copies, under other names.
+    """
+    if isinstance(net, nn.DataParallel | DistributedDataParallel):
+        return _unwrap(net.module)
+    compiled = getattr(net, "_orig_mod", None)
+    if isinstance(compiled, nn.Module):
+        return _unwrap(compiled)
+    return net
+
+
+def _linear_layers(net: nn.Module) -> dict[str, nn.Linear]:
+    """Return the linear layers that may be the head.
+
+    Those in torch's encoder layers may not: a hook there would turn the fast path off.
+    """
+    inner: set[nn.Module] = set()
+    for module in net.modules():
+        if isinstance(module, nn.TransformerEncoderLayer):
+            inner.update(module.modules())
+    return {
+        name: module
+        for name, module in net.named_modules()
+        if isinstance(module, nn.Linear) and module not in inner
+    }
 
 
 def _features(call: Call, logits: Tensor) -> Tensor | None:
-    """Return the features (N, D) that this layer turned into the logits, or None if they are not its output.
+    """Return the features (N, D) that a layer turned into the logits, or None.
 
-    Each row must be, up to a constant and rounding, the layer's output for one of the row's T tokens; mostly T = 1.
+    Each row of the logits must be, up to a constant and rounding, the layer's output for one of the
+    row's T tokens; mostly T = 1.
     """
-    (n, k), numel = logits.shape, call.output.numel()
-    t = max(1, numel // max(1, n * k))
-    if call.output.shape[-1] != k or numel != n * t * k:
+    n, k = logits.shape
+    size = call.output.numel()
+    n_tokens = max(1, size // max(1, n * k))
+    if call.output.shape[-1] != k or size != n * n_tokens * k:
         return None
-    output, eps = call.output.reshape(n, t, k).to(logits), torch.finfo(call.output.dtype).eps
-    made, said = (
-        z.log_softmax(-1).nan_to_num(1e9) for z in (output, logits.unsqueeze(1))
-    )  # NaN is like NaN alone
-    gap, token = (made - said).abs().amax(-1).min(1)
-    size = logits.nan_to_num(0, 0, 0).abs().amax(-1)
-    if (gap > 4 * max(eps, torch.finfo(logits.dtype).eps) * (1 + size)).any():
+    output = call.output.reshape(n, n_tokens, k).to(logits)
+    difference = _log_softmax(output) - _log_softmax(logits.unsqueeze(1))
+    distance, token = difference.abs().amax(-1).min(1)
+    largest = logits.nan_to_num(0, 0, 0).abs().amax(-1)
+    eps = max(torch.finfo(call.output.dtype).eps, torch.finfo(logits.dtype).eps)
+    if (distance > 4 * eps * (1 + largest)).any():
         return None
-    return call.features.reshape(n, t, call.features.shape[-1])[
-        torch.arange(n, device=token.device), token
-    ]
+    features = call.features.reshape(n, n_tokens, call.features.shape[-1])
+    return features[torch.arange(n, device=token.device), token]
 
 
-def _no_head(names: list[str], logits: Tensor) -> ValueError:
-    k = logits.shape[1]
-    found = (
-        f"those of {names[-1]!r} are changed after it"
-        if names
-        else f"no linear layer with {k} outputs ran"
-    )
+def _log_softmax(logits: Tensor) -> Tensor:
+    """Return the log-softmax, with NaN as a number that equals NaN only."""
+    return logits.log_softmax(-1).nan_to_num(1e9)
+
+
+def _no_head(calls: list[Call], k: int) -> ValueError:
+    """Return the error for logits that no linear layer made."""
+    candidates = [call.name for call in calls if call.output.shape[-1] == k]
+    if candidates:
+        found = f"those of {candidates[-1]!r} are changed after it"
+    else:
+        found = f"no linear layer with {k} outputs ran"
     return ValueError(
-        f"`net` must return the output of a linear layer as its {k} logits; {found}. Wrap it so that it returns them "
-        "before softmax, scaling or pooling; or go without features, by Outputs(logits) from a loop of your own."
+        f"`net` must return the output of a linear layer as its {k} logits; {found}. "
+        "Wrap it so that it returns them before softmax, scaling or pooling; "
+        "or go without features, by Outputs(logits) from a loop of your own."
     )
-
-
-def map_tensors(fn: Callable[[Any], Any], x: Any) -> Any:
-    """Apply ``fn`` to every tensor and array in ``x``."""
-    if isinstance(x, Mapping):
-        return {name: map_tensors(fn, part) for name, part in x.items()}
-    if isinstance(x, tuple | list):
-        return [map_tensors(fn, part) for part in x]
-    return fn(x) if isinstance(x, Tensor | np.ndarray) else x
-
-
-def as_tensor(x: Any) -> Tensor:
-    """Return a tensor as it is, and an array as a tensor."""
-    return (
-        x if isinstance(x, Tensor) else torch.from_numpy(np.array(x))
-    )  # a copy, since an array may be read-only

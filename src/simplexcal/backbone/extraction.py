@@ -11,8 +11,14 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from simplexcal._progress import track
-from simplexcal.backbone.backbone import Backbone, as_tensor, map_tensors
+from simplexcal._validation import check_batch_labels
+from simplexcal.backbone._forward import as_tensor, map_tensors
+from simplexcal.backbone.backbone import Backbone
 from simplexcal.types import Outputs
+
+COLUMNS = ("logits", "features", "labels")
+LABELS = ("labels", "label")  # names of the labels in a batch that is a mapping
+Rows = tuple[Tensor, ...]  # of each column
 
 
 def extract(
@@ -25,104 +31,132 @@ def extract(
 ) -> tuple[Outputs, Tensor]:
     """Return a network's outputs for labelled data, and the labels (N,), on the CPU.
 
-    ``data`` is a DataLoader or another iterable of batches, or, to be cut into batches of ``batch_size``, a Dataset or
-    a pair (inputs, labels) of tensors or arrays. A batch is such a pair, or a dict with "labels" whose other tensors
-    are the inputs. With a folder ``storage`` the results are written there and memory-mapped.
+    Args:
+        backbone: A Backbone, or a network to make one of.
+        data: A DataLoader or another iterable of batches; or a Dataset, or a pair (inputs, labels)
+            of tensors or arrays. A batch is such a pair, or a dict with "labels" whose other
+            tensors are the inputs.
+        batch_size: Size of the batches that a Dataset or a pair is divided into.
+        storage: Folder for the results, which are then memory-mapped. None keeps them in memory.
+        progress: Show a progress bar on stderr.
+
+    Raises:
+        TypeError: If `data` is nothing of this, or labels are not integers.
+        ValueError: If `data` is empty or has no labels, or the numbers of inputs and labels differ.
     """
-    backbone = backbone if isinstance(backbone, Backbone) else Backbone(backbone)
+    if not isinstance(backbone, Backbone):
+        backbone = Backbone(backbone)
     batches = _batches(data, batch_size)
-    parts = _run(backbone, track(batches, "Extracting", progress))
-    columns = (
-        [torch.cat(c) for c in zip(*parts, strict=True)]
-        if storage is None
-        else _mapped(parts, Path(storage))
-    )
+    if progress:
+        batches = track(batches, "Extracting")
+    parts = _run(backbone, batches)
+    if storage is None:
+        columns = [torch.cat(column) for column in zip(*parts, strict=True)]
+    else:
+        columns = _memory_mapped(parts, Path(storage))
     if not columns:
         raise ValueError(
-            "`data` is empty. Pass at least one batch; an iterator that was read before gives no more."
+            "`data` is empty. Pass at least one batch; "
+            "an iterator that was read before gives no more."
         )
-    return Outputs(columns[0], columns[1]), columns[2]
+    logits, features, labels = columns
+    return Outputs(logits, features), labels
 
 
-def _class_numbers(labels: Any, n: int) -> Tensor:
-    """Return the labels as int64; unlike in a fit, one class alone will do."""
-    remedy = "Number the classes from 0; one-hot labels need .argmax(-1)."
-    if "int" not in str(getattr(labels, "dtype", "")):
-        kind = getattr(labels, "dtype", type(labels).__name__)
-        raise TypeError(f"`labels` must be a tensor or an array of integers; got {kind}. {remedy}")
-    if labels.shape != (n,):
-        raise ValueError(
-            f"`labels` must have shape ({n},), one for each input; got {tuple(labels.shape)}. {remedy}"
-        )
-    return as_tensor(labels).to("cpu", torch.int64)
+def _run(backbone: Backbone, batches: Iterable[Any]) -> Iterator[Rows]:
+    """Yield the logits, the features and the labels of each batch, on the CPU."""
+    for batch in batches:
+        inputs, labels = _split(batch)
+        outputs = backbone(inputs)
+        labels = as_tensor(check_batch_labels(labels, len(outputs.logits)))
+        yield outputs.logits.cpu(), outputs.features.cpu(), labels.to("cpu", torch.int64)
 
 
 def _batches(data: Any, size: int) -> Iterable[Any]:
-    data = _split(data) if isinstance(data, Mapping) else data
-    if (
-        isinstance(data, tuple | list)
-        and len(data) == 2
-        and any(isinstance(x, Tensor | np.ndarray) for x in data)
-    ):
-        map_tensors(lambda x: _class_numbers(data[1], len(x)), data[0])
-        return [
-            map_tensors(itemgetter(slice(i, i + size)), data) for i in range(0, len(data[1]), size)
-        ]
-    if isinstance(data, Dataset) or (
-        hasattr(data, "__getitem__") and not isinstance(data, tuple | list)
-    ):
-        return DataLoader(
-            data, size, generator=torch.Generator()
-        )  # or it would draw from the global one
+    """Return batches of the data."""
+    if isinstance(data, Mapping):
+        data = _split(data)
+    if _is_pair_of_tensors(data):
+        return _slices(data[0], data[1], size)
+    if _is_dataset(data):
+        # With a generator of its own, the loader leaves torch's global random state alone.
+        return DataLoader(data, size, generator=torch.Generator())
     if not isinstance(data, Iterable):
         raise TypeError(
-            f"`data` must be a DataLoader, Dataset or pair (inputs, labels); got {type(data).__name__}."
+            "`data` must be a DataLoader, Dataset or pair (inputs, labels); "
+            f"got {type(data).__name__}."
         )
     return data
 
 
+def _is_pair_of_tensors(data: Any) -> bool:
+    """Return whether data are (inputs, labels), and no list of two batches."""
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        return False
+    return any(isinstance(part, Tensor | np.ndarray) for part in data)
+
+
+def _is_dataset(data: Any) -> bool:
+    """Return whether data are a Dataset, or have the interface of one."""
+    if isinstance(data, Dataset):
+        return True
+    return hasattr(data, "__getitem__") and not isinstance(data, tuple | list)
+
+
+def _slices(inputs: Any, labels: Any, size: int) -> list[Any]:
+    """Divide inputs and labels into batches."""
+    map_tensors(lambda part: check_batch_labels(labels, len(part)), inputs)
+    batches = []
+    for start in range(0, len(labels), size):
+        rows = itemgetter(slice(start, start + size))
+        batches.append((map_tensors(rows, inputs), rows(labels)))
+    return batches
+
+
 def _split(batch: Any) -> tuple[Any, Any]:
     """Return the inputs and the labels of a batch."""
-    if isinstance(batch, Mapping) and (names := {"labels", "label"}.intersection(batch)):
-        x = {
-            name: x
-            for name, x in batch.items()
-            if name not in names and isinstance(x, Tensor | np.ndarray)
-        }
-        return x, batch[max(names)]  # "labels", if both are there
-    if isinstance(batch, tuple | list) and len(batch) == 2:
-        return batch[0], batch[1]
-    kind = (
-        f"{type(batch).__name__} of {len(batch)}"
-        if isinstance(batch, tuple | list)
-        else type(batch).__name__
-    )
+    kind = type(batch).__name__
+    if isinstance(batch, Mapping):
+        for name in LABELS:
+            if name in batch:
+                return _tensors_but_labels(batch), batch[name]
+    elif isinstance(batch, tuple | list):
+        if len(batch) == 2:
+            return batch[0], batch[1]
+        kind += f" of {len(batch)}"
     raise ValueError(
         f"`data` must come with labels, as (inputs, labels) or a dict with 'labels'; got a {kind}."
     )
 
 
-def _run(backbone: Backbone, batches: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    for x, y in map(_split, batches):
-        outputs = backbone(x)
-        yield outputs.logits.cpu(), outputs.features.cpu(), _class_numbers(y, len(outputs))
+def _tensors_but_labels(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the inputs in a batch that is a mapping."""
+    return {
+        name: part
+        for name, part in batch.items()
+        if isinstance(part, Tensor | np.ndarray) and name not in LABELS
+    }
 
 
-def _mapped(parts: Iterable[tuple[Tensor, ...]], folder: Path) -> list[Tensor]:
-    """Append the rows of each column to a file, and map the files; changes to the tensors do not reach them."""
+def _memory_mapped(parts: Iterable[Rows], folder: Path) -> list[Tensor]:
+    """Append the rows of each column to a file, and map the files.
+
+    Changes to the tensors do not reach the files.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{name}.bin" for name in ("logits", "features", "labels")]
-    last: tuple[Tensor, ...] = ()
+    paths = [folder / f"{name}.bin" for name in COLUMNS]
     for path in paths:
         path.unlink(missing_ok=True)  # not overwritten: an earlier result may still be mapped to it
+    last: Rows = ()
     for last in parts:
         for path, rows in zip(paths, last, strict=True):
             with path.open("ab") as file:
                 rows.numpy().tofile(file)
-    files = [
-        np.memmap(path, rows.numpy().dtype, "c") for path, rows in zip(paths, last, strict=False)
-    ]
-    return [
-        torch.from_numpy(file).reshape(-1, *rows.shape[1:])
-        for file, rows in zip(files, last, strict=True)
-    ]
+    # There is no last part, and no file, where the data are empty.
+    return [_map_file(path, rows) for path, rows in zip(paths, last, strict=False)]
+
+
+def _map_file(path: Path, rows: Tensor) -> Tensor:
+    """Return the file as a tensor with the dtype and the width of the rows."""
+    content = np.memmap(path, rows.numpy().dtype, "c")
+    return torch.from_numpy(content).reshape(-1, *rows.shape[1:])

@@ -7,7 +7,7 @@ from typing import Any, Self, cast
 import torch
 from torch import Tensor
 
-from simplexcal._chunking import in_chunks
+from simplexcal._chunking import map_rows
 from simplexcal.calibrators._branch_network import Branch, MemberBatch, mixup_batches
 from simplexcal.calibrators._optim import check_n_features, minimise
 from simplexcal.calibrators.base import Calibrator, Task
@@ -141,13 +141,13 @@ class BranchCalibrator(Calibrator):
     def _smallest_ece(self, members: Branch, task: Task) -> int:
         """Return which member has the smallest ECE with 10 bins: the paper's rule."""
 
-        def confidences(logits: Tensor, features: Tensor) -> tuple[Tensor]:
+        def confidences(logits: Tensor, features: Tensor) -> Tensor:
             means = self._means(members, Outputs(logits, features))
-            return (torch.stack([mean.amax(-1) for mean in means], -1),)
+            return torch.stack([mean.amax(-1) for mean in means], -1)
 
         logits = task.outputs.logits
         features = cast(Tensor, task.outputs.features)
-        (found,) = in_chunks(confidences, logits, features, width=logits.shape[1])
+        found = map_rows(confidences, logits, features, width=logits.shape[1])
         correct = task.outputs.label == task.labels
         errors = [ece(confidence, correct) for confidence in found.T]
         return int(torch.stack(errors).nan_to_num(torch.inf).argmin())

@@ -2,22 +2,29 @@
 
 p(y | x) = E[π_y] for π ~ Concrete(z′ / τ(x), λ(x)), where z are the logits after temperature
 scaling, and z′ is z with its top-1 margin, the distance of the largest logit to the next,
-multiplied by e^η(x). All three keep the argmax. Dividing by τ can sharpen, λ can only soften, and η moves the
-confidence without moving the other classes against each other. The statistics are those of z too,
-so the result does not depend on the scale of the network's logits. The head is trained by the exact
-likelihood of the labels.
+multiplied by e^η(x). All three keep the argmax. Dividing by τ can sharpen, λ can only soften, and
+η moves the confidence without moving the other classes against each other. The statistics are
+those of z too, so the result does not depend on the scale of the network's logits. The head is
+trained by the exact likelihood of the labels.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn.functional import one_hot
 
-from simplexcal._chunking import in_chunks
+from simplexcal._chunking import map_rows
 from simplexcal.calibrators._line_search import golden_section
-from simplexcal.calibrators._optim import floor_logits, generator_device, minimise, uniform_
+from simplexcal.calibrators._optim import (
+    floor_logits,
+    fold_batches,
+    generator_device,
+    minimise,
+    uniform_,
+)
+from simplexcal.calibrators.temperature import jeffreys_weight
 from simplexcal.concrete import Concrete, _potential
 
 N_PARAMETERS = 3  # ln τ, ln λ and η
@@ -66,10 +73,6 @@ class HeadSettings:
     n_margin_steps: int = 14
     max_depth: float = 200.0
     masked_margin: float = 100.0
-
-    def __post_init__(self) -> None:
-        for name in ("initial", "temperature_scaling", "shrinkages"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))  # JSON has lists only.
 
 
 class LikelihoodHead(nn.Module):
@@ -160,7 +163,7 @@ class LikelihoodHead(nn.Module):
 
         minimise(
             loss,
-            self._batches(fold, generator),
+            fold_batches(fold, self.settings.n_folds, self.settings.batch_size, generator),
             self.parameters(),
             n_steps=self.settings.n_steps,
             learning_rate=self.settings.learning_rate,
@@ -197,14 +200,14 @@ class LikelihoodHead(nn.Module):
     ) -> Tensor:
         """Standardise the statistics, draw the first weights, and return the inputs (N, I)."""
         k = logits.shape[1]
-        (raw,) = in_chunks(lambda rows: (self._statistics(scaled(rows)),), logits, width=4 * k)
+        raw = map_rows(lambda rows: self._statistics(scaled(rows)), logits, width=4 * k)
         self.statistics_mean.copy_(raw.mean(0))
         self.statistics_std.copy_(raw.std(0).clamp_min(1e-6))
         self.class_input.fill_(len(logits) >= self.settings.min_per_class * k)
-        uniform_(self.hidden_weight, raw.shape[1] ** -0.5, generator)
+        inputs = map_rows(lambda rows: self._inputs(scaled(rows)), logits, width=4 * k)
         for parameter in (self.hidden_bias, self.output_weight, self.output_bias):
             nn.init.zeros_(parameter)
-        (inputs,) = in_chunks(lambda rows: (self._inputs(scaled(rows)),), logits, width=4 * k)
+        uniform_(self.hidden_weight, raw.shape[1] ** -0.5, generator)
         return inputs
 
     def _cross_validate(
@@ -219,16 +222,15 @@ class LikelihoodHead(nn.Module):
         k = logits.shape[1]
         prior_weight = jeffreys_weight(len(logits), k)
 
-        def score(shrinkage: float, offset: float) -> Tensor:
-            def of_rows(
-                rows: Tensor, parameters: Tensor, labels: Tensor, turn: Tensor
-            ) -> tuple[Tensor]:
-                z = scaled(rows)
-                d = concrete(z, parameters)
-                return (_penalised_likelihood(d, z, labels, turn, prior_weight),)
+        def log_likelihood(
+            rows: Tensor, parameters: Tensor, labels: Tensor, turn: Tensor
+        ) -> Tensor:
+            z = scaled(rows)
+            return _penalised_likelihood(concrete(z, parameters), z, labels, turn, prior_weight)
 
+        def score(shrinkage: float, offset: float) -> Tensor:
             parameters = self.shrink(held_out, shrinkage, offset)
-            (scores,) = in_chunks(of_rows, logits, parameters, labels, turn, width=k)
+            scores = map_rows(log_likelihood, logits, parameters, labels, turn, width=k)
             # In float64 the mean does not round away what a small step of the offset gains.
             return scores.double()
 
@@ -265,40 +267,6 @@ class LikelihoodHead(nn.Module):
         inputs = inputs.expand(self.settings.n_folds, *inputs.shape[-2:])
         hidden = torch.tanh(torch.baddbmm(self.hidden_bias, inputs, self.hidden_weight))
         return torch.baddbmm(self.output_bias, hidden, self.output_weight) + self.initial
-
-    def _batches(
-        self,
-        fold: Tensor,
-        generator: Generator | None,
-    ) -> Iterator[tuple[Tensor]]:
-        """Yield rows (F, n) forever: for each network random rows that are not in its fold."""
-        others = [torch.nonzero(fold != f).squeeze(1) for f in range(self.settings.n_folds)]
-        size = (min(self.settings.batch_size, len(fold)),)
-        device = generator_device(generator)
-        while True:
-            drawn = [
-                torch.randint(len(rows), size, generator=generator, device=device)
-                for rows in others
-            ]
-            chosen = [rows[i.to(rows.device)] for rows, i in zip(others, drawn, strict=True)]
-            yield (torch.stack(chosen),)
-
-
-def jeffreys_weight(n: int, n_classes: int) -> float:
-    """Return K / (2(K-1)) / n: the prior weight at which n inputs hold half an error.
-
-    Each input counts as so many samples more, in equal parts of every class. Of these samples
-    (K-1)/K contradict any prediction. As a prior, half an error is what Jeffreys' amounts to where
-    the classes are separable, so that T → 0 without it: for the smallest margin g and u = 1/T,
-    ℓ + ½ ln I is largest where m, the expected number of errors, is ½, since ℓ ≈ -m, I ≈ g² m and
-    m ∝ e^(-u g) (Firth 1993). Unlike ½ ln I it leaves the loss convex. For K = 2 and equal margins
-    it is Jeffreys' prior, half a sample of each class.
-
-    Args:
-        n: Number of inputs.
-        n_classes: K.
-    """
-    return n_classes / (2 * (n_classes - 1) * n)
 
 
 def statistics(logits: Tensor, n_largest: int) -> Tensor:
@@ -360,9 +328,8 @@ def _penalised_likelihood(
     """
     others = (logits.argmax(-1) + turn) % logits.shape[-1]
     both = torch.stack([labels, others], -1)
-    (found,) = _potential.in_chunks(
-        lambda *rows: (_potential.log_mean_at(*rows),), d.logits, d.temperature, both
-    )
+    width = _potential.row_width(d.logits)
+    found = map_rows(_potential.log_mean_at, d.logits, d.temperature, both, width=width)
     return found[:, 0] + prior_weight * found[:, 1]
 
 

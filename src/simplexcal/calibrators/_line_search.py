@@ -40,12 +40,11 @@ def root(
             return new
         last = new
         points = sorted([(low, at_low), (middle, at_middle), (new, at_new), (high, at_high)])
-        (low, at_low), (high, at_high) = _bracket(points)
-
-
-def _bracket(points: list[tuple[float, float]]) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return the first two neighbours between which the values change sign."""
-    return next(pair for pair in pairwise(points) if pair[0][1] < 0 <= pair[1][1])
+        for lower, upper in pairwise(points):
+            if lower[1] < 0 <= upper[1]:
+                low, at_low = lower
+                high, at_high = upper
+                break
 
 
 def minimise_on_grid(

@@ -8,7 +8,7 @@ from torch import Generator, Tensor, nn
 from torch.distributions import Laplace, Normal, kl_divergence
 from torch.nn.functional import cross_entropy, softplus
 
-from simplexcal._chunking import in_chunks
+from simplexcal._chunking import map_rows
 from simplexcal.calibrators._optim import (
     check_n_features,
     default_uniform,
@@ -82,11 +82,10 @@ class AdaptiveTemperatureScaling(Calibrator):
         features = features_for(self._first, outputs)
         width = max(MIN_WIDTH, self.n_latent * outputs.n_classes)
 
-        def of_rows(rows: Tensor) -> tuple[Tensor]:
-            return (self._temperature(self._encode(rows).mean),)
+        def of_rows(rows: Tensor) -> Tensor:
+            return self._temperature(self._encode(rows).mean)
 
-        (temperature,) = in_chunks(of_rows, features, width=width)
-        return temperature.to(outputs.logits.dtype)
+        return map_rows(of_rows, features, width=width).to(outputs.logits.dtype)
 
     def _build(self, n_classes: int, n_features: int | None) -> None:
         d = check_n_features(n_features)

@@ -166,7 +166,7 @@ class Calibrator(nn.Module, ABC):
                     "alone; got None. Pass InputMixup or FeatureMixup."
                 )
             return
-        n_mixed = len(mixup.members)
+        n_mixed = mixup.n_classes
         if self.uses_mixup and n_mixed != outputs.n_classes:
             raise ValueError(
                 f"`mixup` must mix the {outputs.n_classes} classes of `outputs`; it mixes "
@@ -178,10 +178,11 @@ class Calibrator(nn.Module, ABC):
             raise NotFittedError(
                 f"This {type(self).__name__} is not fitted yet. Call fit(outputs, labels) first."
             )
-        if outputs.n_classes != self.n_classes:
+        n_classes = outputs.logits.shape[1]
+        if n_classes != self.n_classes:
             raise ValueError(
                 f"`logits` must have the {self.n_classes} classes of the fit; got "
-                f"{outputs.n_classes}. Fit a calibrator for this network."
+                f"{n_classes}. Fit a calibrator for this network."
             )
 
 

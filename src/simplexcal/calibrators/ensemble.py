@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from simplexcal._chunking import in_chunks
-from simplexcal._warnings import warn
+from simplexcal._validation import warn_caller
 from simplexcal.calibrators._line_search import minimise_on_grid
 from simplexcal.calibrators.base import Calibrator, Task
 from simplexcal.calibrators.temperature import WIDTH, at_labels, fit_log_temperature, mean_of_rows
@@ -101,7 +101,7 @@ def fit_log_temperature_by_error(
 
     log_t = minimise_on_grid(loss, low, high)
     if min(log_t - low, high - log_t) < 1e-6:
-        warn(
+        warn_caller(
             f"The squared error is smallest at the bound T = {math.exp(log_t):.3g} of "
             f"[{math.exp(low):.3g}, {math.exp(high):.3g}]. "
             'Use loss="nll", which has no such bound, or more held-out inputs.'

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from simplexcal.calibrators._branch_calibrator import PAPER_BETAS, PAPER_WIDTHS, BranchCalibrator
 from simplexcal.calibrators._branch_network import Branch, MemberBatch, negative_log_density
-from simplexcal.calibrators._likelihood_head import HeadSettings, LikelihoodHead, jeffreys_weight
+from simplexcal.calibrators._likelihood_head import HeadSettings, LikelihoodHead
 from simplexcal.calibrators.base import Task
-from simplexcal.calibrators.temperature import fit_log_temperature
+from simplexcal.calibrators.temperature import fit_log_temperature, jeffreys_weight
 from simplexcal.concrete import Concrete
 from simplexcal.types import Outputs, Prediction
 
@@ -62,6 +62,7 @@ class SimplexTemperatureScaling(BranchCalibrator):
         likelihood_head: bool = True,
         head_settings: HeadSettings | Mapping[str, Any] | None = None,
     ) -> None:
+        head_settings = _head_settings(head_settings)
         super().__init__(
             betas,
             widths,
@@ -74,7 +75,7 @@ class SimplexTemperatureScaling(BranchCalibrator):
             lr_decay,
         )
         self.likelihood_head = likelihood_head
-        self.head_settings = _head_settings(head_settings)
+        self.head_settings = head_settings
         self.needs_features = not likelihood_head
         self.needs_mixup = not likelihood_head
 
@@ -104,7 +105,8 @@ class SimplexTemperatureScaling(BranchCalibrator):
         """
         if self.branch is None:
             return self._likely(outputs)
-        return _concrete(outputs, self.branch.temperatures(outputs)[0])
+        temperature = self.branch.temperatures(outputs)[0]
+        return Concrete(outputs.logits, temperature, validate_args=False)
 
     def _build(self, n_classes: int, n_features: int | None) -> None:
         super()._build(n_classes, n_features)
@@ -139,7 +141,7 @@ class SimplexTemperatureScaling(BranchCalibrator):
         outputs: Outputs,
     ) -> Iterator[Tensor]:
         for temperature in members.temperatures(outputs):
-            yield _concrete(outputs, temperature).mean
+            yield Concrete(outputs.logits, temperature, validate_args=False).mean
 
     def _predict(self, outputs: Outputs) -> Prediction:
         m = self.concrete(outputs).moments()
@@ -164,8 +166,8 @@ class SimplexTemperatureScaling(BranchCalibrator):
 def _head_settings(given: HeadSettings | Mapping[str, Any] | None) -> HeadSettings:
     if isinstance(given, HeadSettings):
         return given
-    return HeadSettings(**(given or {}))
-
-
-def _concrete(outputs: Outputs, temperature: Tensor) -> Concrete:
-    return Concrete(outputs.logits, temperature, validate_args=False)
+    settings = dict(given or {})
+    for name, value in settings.items():
+        if isinstance(value, list):  # JSON has lists only.
+            settings[name] = tuple(value)
+    return HeadSettings(**settings)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from simplexcal._chunking import in_chunks
-from simplexcal._warnings import warn
+from simplexcal._chunking import map_rows
+from simplexcal._validation import warn_caller
 from simplexcal.calibrators._line_search import root
 from simplexcal.calibrators.base import Calibrator, Task
 from simplexcal.types import Outputs, Prediction
@@ -78,18 +78,35 @@ def fit_log_temperature(
     log_u = root(slope, -BOUND, BOUND)
     separable = bool((logits.argmax(-1) == labels).all())
     if separable or abs(log_u) > BOUND - 1e-3:
-        warn(_undetermined(len(labels), separable, prior_weight, log_u))
+        warn_caller(_undetermined(len(labels), separable, prior_weight, log_u))
     return -log_u
+
+
+def jeffreys_weight(n: int, n_classes: int) -> float:
+    """Return K / (2(K-1)) / n: the prior weight at which n inputs hold half an error.
+
+    Each input counts as so many samples more, in equal parts of every class. Of these samples
+    (K-1)/K contradict any prediction. As a prior, half an error is what Jeffreys' amounts to where
+    the classes are separable, so that T → 0 without it: for the smallest margin g and u = 1/T,
+    ℓ + ½ ln I is largest where m, the expected number of errors, is ½, since ℓ ≈ -m, I ≈ g² m and
+    m ∝ e^(-u g) (Firth 1993). Unlike ½ ln I it leaves the loss convex. For K = 2 and equal margins
+    it is Jeffreys' prior, half a sample of each class.
+
+    Args:
+        n: Number of inputs.
+        n_classes: K.
+    """
+    return n_classes / (2 * (n_classes - 1) * n)
 
 
 def _masked_depth(logits: Tensor, masked_margin: float) -> float:
     """Return how far below the largest logit a class is masked; where most rows tie, ∞."""
 
-    def margins(z: Tensor) -> tuple[Tensor]:
+    def margins(z: Tensor) -> Tensor:
         first, second = z.topk(2, -1).values.double().unbind(-1)
-        return (first - second,)
+        return first - second
 
-    (margin,) = in_chunks(margins, logits.detach(), width=logits.shape[1])
+    margin = map_rows(margins, logits.detach(), width=logits.shape[1])
     return masked_margin * margin.median().item() or math.inf
 
 
@@ -106,9 +123,7 @@ def mean_of_rows(
         labels: (N,).
     """
     width = WIDTH * logits.shape[1]
-    (values,) = in_chunks(
-        lambda z, y: (function(z.double(), y),), logits.detach(), labels, width=width
-    )
+    values = map_rows(lambda z, y: function(z.double(), y), logits.detach(), labels, width=width)
     return values.mean().item()
 
 

@@ -1,20 +1,77 @@
-"""Polynomials at many classes: their sums over the classes, and their values at each class.
+"""The polynomials of the kernel: their sums over many classes, and their values at each class.
+
+A class at a ≤ 0 has the variable u(a), in which the far tail is no harder than the rest, and the
+weight w = e^(a - FADING a). The polynomials are s_p = ±T_p, with signs + + - - + + …, for which
+Chebyshev's recurrence has no difference and is one operation in torch, s_p = s_(p-2) ± 2u s_(p-1).
 
     Σ_k f_k w_k s_p(u_k) for every p     and     w_k Σ_p c_p s_p(u_k) for every k
 
-``_kernel`` says what u and s are, and w = e^(a - FADING a). Each is a short loop over p with a few
-arrays as large as the classes, so nothing larger exists, also in a backward pass: the derivative of
-the one is the other, with polynomials of one degree more.
+are each a short loop over p with a few arrays as large as the classes, so nothing larger exists,
+also in a backward pass: the derivative of the one is the other, with polynomials of one degree
+more.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
+from numpy.polynomial.chebyshev import chebder, chebmul, chebvander, poly2cheb
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd import Function
 
-from simplexcal.concrete._kernel import Kernel, Resolution, tangent
+from simplexcal.concrete._gumbel_sum import SPACING, Array
+
+# u is nearly straight for |a| well below BEND, and nearly level well beyond.
+BEND = 12.0
+# u of the largest class lies inside [-1, 1]: at the ends a fitted polynomial's derivative is worst.
+TOP = 0.75
+# φ may grow like e^(-FADING a), and its error like the square of that.
+FADING = 0.1
+
+Real = TypeVar("Real", Tensor, Array)
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """How finely the integral is computed: its error is about the rounding of the dtype.
+
+    Not a tuple, which torch.func would take apart where it is an argument of a Function.
+
+    Args:
+        stride: Spacing of the nodes, in units of SPACING.
+        first_node: The first node.
+        reach: Distance of the last node beyond ln K.
+        depth: Classes further than this below the largest share one φ: they weigh e^-depth.
+        degree: Degree of the polynomials of u.
+        rank: Number of terms r.
+        terms: Number of terms of the Chebyshev series in ρ.
+    """
+
+    stride: int
+    first_node: float
+    reach: float
+    depth: int
+    degree: int
+    rank: int
+    terms: int
+
+    @property
+    def stretch(self) -> float:
+        """The factor that makes u(-depth) = -1."""
+        return (1 + TOP) * (BEND + self.depth) / self.depth
+
+    def variable(self, a: Real) -> Real:
+        """Return u(a), with all digits of a where a is small.
+
+        Args:
+            a: Shifted logits.
+        """
+        return a / (BEND - a) * self.stretch + TOP
 
 
 class Classes(NamedTuple):
@@ -32,17 +89,111 @@ class Classes(NamedTuple):
 
 
 @torch.no_grad()
-def locate(a: Tensor, kernel: Kernel) -> Classes:
-    """Return where classes lie; beyond the kernel's depth e^(-FADING a) and u are those there.
+def locate(a: Tensor, r: Resolution, fading: Tensor) -> Classes:
+    """Return where classes lie; beyond the depth e^(-FADING a) and u are those there.
 
     Args:
         a: Shifted logits, (N, K).
-        kernel: The kernel for their dtype.
+        r: How finely the integral is computed.
+        fading: FADING in their dtype, ().
     """
-    near = a.clamp_min(-kernel.resolution.depth)
+    near = a.clamp_min(-r.depth)
     # The factor is a tensor: in an exported graph a Python number is rounded to float32.
-    exponent = torch.addcmul(a, near, kernel.fading, value=-1)
-    return Classes(a, exponent.exp(), kernel.resolution.variable(near))
+    exponent = torch.addcmul(a, near, fading, value=-1)
+    return Classes(a, exponent.exp(), r.variable(near))
+
+
+def polynomials(r: Resolution, a: Array) -> Array:
+    """Return e^(-FADING a) s_p(u(a)) along a new last axis.
+
+    Args:
+        r: How finely the integral is computed.
+        a: Shifted logits.
+    """
+    s = chebvander(r.variable(a), r.degree)
+    return np.exp(-FADING * a)[:, None] * s * _signs(r.degree + 1)
+
+
+def margin(r: Resolution) -> int:
+    """Return how many steps of the lattice lie between a = 0 and u = 1.
+
+    Args:
+        r: How finely the integral is computed.
+    """
+    t = (1 - TOP) / r.stretch  # a / (BEND - a)
+    return int(BEND * t / (1 + t) / SPACING)
+
+
+def _signs(n: int) -> Array:
+    """Return the signs of s_p = ±T_p."""
+    return np.resize([1.0, 1.0, -1.0, -1.0], n)
+
+
+@cache
+def tangent(
+    r: Resolution,
+    n: int,
+    device: torch.device,
+) -> Tensor:
+    """Return d/da on coefficients, (n, n+1): of e^(a - FADING a) Σ_p c_p s_p(u) it is c @ tangent.
+
+    Args:
+        r: How finely the integral is computed.
+        n: Number of coefficients.
+        device: Where the matrix is to be.
+    """
+    return as_tensors(device, matrix_dtype(device), tangent_array(r, n))[0]
+
+
+def tangent_array(r: Resolution, n: int) -> Array:
+    """Return (1 - FADING) c + du/da dc/du for each c = s_p.
+
+    du/da = (u + stretch - TOP)² / (BEND · stretch).
+
+    Args:
+        r: How finely the integral is computed.
+        n: Number of coefficients.
+    """
+    offset = r.stretch - TOP
+    signs = _signs(n + 1)
+    speed = poly2cheb([offset**2, 2 * offset, 1.0]) / (BEND * r.stretch)
+    slopes = [chebmul(speed, chebder(row)) for row in np.diag(signs[:n])]
+    padded = np.stack([np.pad(row, (0, n + 1 - len(row))) for row in slopes])
+    return np.asarray((1 - FADING) * np.eye(n, n + 1) + signs * padded, np.float64)
+
+
+def as_tensors(
+    device: torch.device,
+    dtype: torch.dtype,
+    *arrays: NDArray[Any],
+) -> list[Tensor]:
+    """Return the arrays as tensors, made in another thread.
+
+    They are cached, so they must not belong to the inference mode or the ``torch.func`` transform
+    in which they are first asked for; both are of this thread.
+
+    Args:
+        device: Where the tensors are to be.
+        dtype: Their dtype.
+        arrays: What they hold.
+    """
+
+    def tensor(array: NDArray[Any]) -> Tensor:
+        return torch.tensor(array, dtype=dtype).to(device)
+
+    with ThreadPoolExecutor(1) as other_thread:
+        return list(other_thread.map(tensor, arrays))
+
+
+def matrix_dtype(device: torch.device) -> torch.dtype:
+    """Return float64, out of reach of autocast and TF32; MPS has none.
+
+    Args:
+        device: Where the matrices are to be.
+    """
+    if device.type == "mps":
+        return torch.float32
+    return torch.float64
 
 
 class _Sums(Function):

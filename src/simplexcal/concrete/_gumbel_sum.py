@@ -2,8 +2,8 @@
 
 Only this distribution enters the moments of the Concrete distribution (docs/theory.md). It has no
 closed form, but its log-log distribution function y_ρ(x) = -ln(-ln F_ρ(x)) is smooth and close to
-x. So it is tabulated once, as y_ρ(x) - x, and shipped. ``python -m simplexcal.concrete._gumbel_sum``
-writes the table again.
+x. So it is tabulated once, as y_ρ(x) - x, and shipped. ``python -m
+simplexcal.concrete._gumbel_sum`` writes the table again.
 """
 
 from functools import cache

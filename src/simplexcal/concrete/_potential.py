@@ -9,22 +9,38 @@ max_i a_i = 0:
 
 The integrands are analytic, so the trapezoid rule on a few dozen nodes is exact to rounding. The
 kernel h(z - a) has low rank (``_kernel``), with factors that are polynomials of a variable u(a).
-The classes of a sample are reduced to P sums, and the mean is one polynomial, the same for all classes
-of a sample. No array of samples × classes × nodes exists. Every product of matrices is float64
-whatever the logits are, so that neither autocast nor TF32 can touch it.
+The classes of a sample are reduced to P sums, and the mean is one polynomial, the same for all
+classes of a sample. No array of samples × classes × nodes exists. Every product of matrices is
+float64 whatever the logits are, so that neither autocast nor TF32 can touch it.
 """
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from simplexcal import _chunking
 from simplexcal.concrete._chebyshev import Classes, locate, sum_over_classes, value_at_classes
 from simplexcal.concrete._gumbel_sum import LAST_RATIO
-from simplexcal.concrete._kernel import Kernel, kernel_for
+from simplexcal.concrete._kernel import RESOLUTIONS, Kernel, kernel_for
+
+EULER_GAMMA = 0.57721566490153286061
+
+
+class Moments(NamedTuple):
+    """Exact moments of Concrete distributions, computed together.
+
+    Args:
+        mean: E[π], (..., K).
+        entropy: Differential entropy E[-ln p(π)], (...,).
+        expected_entropy: E[-Σ_k π_k ln π_k], (...,).
+        mutual_information: H(E[π]) - E[H(π)], (...,).
+    """
+
+    mean: Tensor
+    entropy: Tensor
+    expected_entropy: Tensor
+    mutual_information: Tensor
 
 
 class Potential(NamedTuple):
@@ -89,20 +105,45 @@ def shifted_logits(logits: Tensor, temperature: Tensor) -> Tensor:
     return below / scale(temperature).unsqueeze(-1)
 
 
-def in_chunks(
-    function: Callable[..., tuple[Tensor, ...]],
-    logits: Tensor,
-    *others: Tensor,
-) -> tuple[Tensor, ...]:
-    """Apply a function to as many rows at a time as memory likes, and join the results.
+def row_width(logits: Tensor) -> int:
+    """Return how many numbers are held for a row, to work on as many rows as memory likes.
 
     Args:
-        function: Takes some rows of all arguments.
-        logits: (N, K).
-        others: Further arguments with N rows.
+        logits: (..., K).
     """
-    width = 2 * len(kernel_for(logits).nodes) + 4 * logits.shape[-1]
-    return _chunking.in_chunks(function, logits, *others, width=width)
+    r = RESOLUTIONS[logits.dtype]
+    return 2 * r.terms * r.rank + 4 * logits.shape[-1]
+
+
+def moments(logits: Tensor, temperature: Tensor) -> Moments:
+    """Return the moments of the Concrete distribution.
+
+    With a = (g - max g)/s, s = max(1, λ), ρ = min(λ, 1/λ) and the potential
+    m(a, ρ) = E max_i (a_i + G_i + ρ(G′_i - γ)):
+
+        E[π]         = ∂m/∂a
+        E[H(π)]      = ∂m/∂ρ                                     for λ ≤ 1
+                     = m - γ - Σ_k a_k E[π_k] - ρ ∂m/∂ρ          for λ ≥ 1
+        E[-ln p(π)]  = K h - ln Γ(K) - (K-1) ln λ + (Σ_k a_k - K (m - γ)) s/λ
+
+    with h the (K-1)-th harmonic number. Derived in docs/theory.md.
+
+    Args:
+        logits: Location g, (N, K).
+        temperature: λ, (N,).
+    """
+    k = logits.shape[-1]
+    m, mean, slope = potential(logits, temperature)
+    a = shifted_logits(logits, temperature)
+    excess = m - EULER_GAMMA
+    hot = excess - (a * mean).sum(-1) - ratio(temperature) * slope
+    expected_entropy = torch.where(temperature >= 1, hot, slope).clamp_min(0)
+    shape_term = (a.sum(-1) - k * excess) * scale(temperature) / temperature
+    # A tensor comes first: in an exported graph a leading Python number is rounded to float32.
+    constant = k * _harmonic(k - 1) - math.lgamma(k)
+    entropy = (1 - k) * temperature.log() + constant + shape_term
+    information = (_entropy(mean) - expected_entropy).clamp_min(0)
+    return Moments(mean, entropy, expected_entropy, information)
 
 
 def mean(logits: Tensor, temperature: Tensor) -> Tensor:
@@ -129,7 +170,9 @@ def log_mean_at(logits: Tensor, temperature: Tensor, labels: Tensor) -> Tensor:
     a = shifted_logits(logits, temperature).gather(1, labels)
     # Cut off, the mass is at most e^depth times too large and cannot underflow.
     near = a.clamp_min(-kernel.resolution.depth)
-    log_mass = _mass(kernel, integrand, locate(near, kernel)).log() + (a - near)
+    log_mass = _mass(kernel, integrand, locate(near, kernel.resolution, kernel.fading)).log() + (
+        a - near
+    )
     return log_mass + math.log(kernel.spacing)
 
 
@@ -150,13 +193,13 @@ def potential(logits: Tensor, temperature: Tensor) -> Potential:
 
 
 def _integrand(kernel: Kernel, logits: Tensor, temperature: Tensor) -> Integrand:
-    classes = locate(shifted_logits(logits, temperature), kernel)
+    r = kernel.resolution
+    x = ratio(temperature).to(kernel.collect) * (2 / LAST_RATIO) - 1
+    series = _chebyshev_series(x, r.terms)
+    classes = locate(shifted_logits(logits, temperature), r, kernel.fading)
     ones = torch.ones_like(logits[:, :1])
-    polynomials = sum_over_classes(ones, *classes, kernel.resolution, len(kernel.collect))
+    polynomials = sum_over_classes(ones, *classes, r, len(kernel.collect))
     sums = polynomials.to(kernel.collect) @ kernel.collect
-    series = _chebyshev_series(
-        ratio(temperature).to(sums) * (2 / LAST_RATIO) - 1, kernel.resolution.terms
-    )
     total = (series.unsqueeze(-1) * sums.unsqueeze(-2)).flatten(1) @ kernel.nodes  # S
     cdf = torch.exp(-total)
     adjoint = (cdf @ kernel.nodes.T).unflatten(1, (series.shape[1], sums.shape[1]))
@@ -201,3 +244,14 @@ def _chebyshev_series(x: Tensor, terms: int) -> Tensor:
 def _contract(series: Tensor, adjoint: Tensor) -> Tensor:
     """Return Σ_t series_t adjoint_tr for each sample, (N, R)."""
     return (series.unsqueeze(1) @ adjoint).squeeze(1)
+
+
+def _harmonic(n: int) -> float:
+    """Return Σ_(i ≤ n) 1/i."""
+    return float(torch.digamma(torch.tensor(n + 1.0, dtype=torch.float64))) + EULER_GAMMA
+
+
+def _entropy(probs: Tensor) -> Tensor:
+    """Return -Σ_k p_k ln p_k, with a finite derivative where p_k underflows to 0."""
+    positive = probs.clamp_min(torch.finfo(probs.dtype).tiny)
+    return -(probs * positive.log()).sum(-1)

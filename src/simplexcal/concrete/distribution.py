@@ -1,33 +1,23 @@
 """The Concrete distribution on the probability simplex, with exact moments."""
 
 import math
-from typing import NamedTuple, Self
+from typing import Self
 
 import torch
 from torch import Generator, Size, Tensor
 from torch.distributions import Distribution, constraints
 
-from simplexcal._validation import check_every, check_finite, check_float_tensor
+from simplexcal._chunking import in_chunks, map_rows
+from simplexcal._validation import (
+    check_classes,
+    check_every,
+    check_finite,
+    check_float_tensor,
+)
 from simplexcal.concrete import _potential
+from simplexcal.concrete._potential import Moments as Moments
 
 Shape = Size | list[int] | tuple[int, ...]
-EULER_GAMMA = 0.57721566490153286061
-
-
-class Moments(NamedTuple):
-    """Exact moments of Concrete distributions, computed together.
-
-    Args:
-        mean: E[π], (..., K).
-        entropy: Differential entropy E[-ln p(π)], (...,).
-        expected_entropy: E[-Σ_k π_k ln π_k], (...,).
-        mutual_information: H(E[π]) - E[H(π)], (...,).
-    """
-
-    mean: Tensor
-    entropy: Tensor
-    expected_entropy: Tensor
-    mutual_information: Tensor
 
 
 class Concrete(Distribution):
@@ -97,7 +87,7 @@ class Concrete(Distribution):
         A softmax is a choice probability. With G′ another standard Gumbel,
         E[π_k] = P(argmax_i (g_i + G_i + λ G′_i) = k).
         """
-        (mean,) = _potential.in_chunks(lambda g, t: (_potential.mean(g, t),), *self._rows())
+        mean = map_rows(_potential.mean, *self._rows(), width=self._width)
         return mean.view(self.logits.shape)
 
     def log_likelihood(self, labels: Tensor) -> Tensor:
@@ -107,11 +97,9 @@ class Concrete(Distribution):
             labels: One class y for each distribution, (...,).
         """
         if self._validate_args:
-            labels = _check_classes(labels, self.logits.shape[-1])
+            labels = check_classes(labels, self.logits.shape[-1])
         labels = labels.expand(self.batch_shape).reshape(-1, 1)
-        (value,) = _potential.in_chunks(
-            lambda g, t, y: (_potential.log_mean_at(g, t, y),), *self._rows(), labels
-        )
+        value = map_rows(_potential.log_mean_at, *self._rows(), labels, width=self._width)
         return value.view(self.batch_shape)
 
     def entropy(self) -> Tensor:
@@ -128,7 +116,7 @@ class Concrete(Distribution):
 
     def moments(self) -> Moments:
         """Return the mean and all uncertainties, for the price of one."""
-        mean, *uncertainties = _potential.in_chunks(_moments, *self._rows())
+        mean, *uncertainties = in_chunks(_potential.moments, *self._rows(), width=self._width)
         shaped = [x.view(self.batch_shape) for x in uncertainties]
         return Moments(mean.view(self.logits.shape), *shaped)
 
@@ -201,47 +189,14 @@ class Concrete(Distribution):
         perturbed = self.logits - exponential.log()
         return (perturbed / self.temperature.unsqueeze(-1)).log_softmax(-1)
 
+    @property
+    def _width(self) -> int:
+        """How many numbers the moments hold for a row."""
+        return _potential.row_width(self.logits)
+
     def _rows(self) -> tuple[Tensor, Tensor]:
         """Return logits (N, K) and temperatures (N,) of the flattened batch."""
         return self.logits.reshape(-1, self.logits.shape[-1]), self.temperature.reshape(-1)
-
-
-def _moments(logits: Tensor, temperature: Tensor) -> Moments:
-    """Compute the moments of rows (N, K).
-
-    With a = (g - max g)/s, s = max(1, λ), ρ = min(λ, 1/λ) and the potential
-    m(a, ρ) = E max_i (a_i + G_i + ρ(G′_i - γ)):
-
-        E[π]         = ∂m/∂a
-        E[H(π)]      = ∂m/∂ρ                                     for λ ≤ 1
-                     = m - γ - Σ_k a_k E[π_k] - ρ ∂m/∂ρ          for λ ≥ 1
-        E[-ln p(π)]  = K h - ln Γ(K) - (K-1) ln λ + (Σ_k a_k - K (m - γ)) s/λ
-
-    with h the (K-1)-th harmonic number. Derived in docs/theory.md.
-    """
-    k = logits.shape[-1]
-    m, mean, slope = _potential.potential(logits, temperature)
-    a = _potential.shifted_logits(logits, temperature)
-    excess = m - EULER_GAMMA
-    hot = excess - (a * mean).sum(-1) - _potential.ratio(temperature) * slope
-    expected_entropy = torch.where(temperature >= 1, hot, slope).clamp_min(0)
-    shape_term = (a.sum(-1) - k * excess) * _potential.scale(temperature) / temperature
-    # A tensor comes first: in an exported graph a leading Python number is rounded to float32.
-    constant = k * _harmonic(k - 1) - math.lgamma(k)
-    entropy = (1 - k) * temperature.log() + constant + shape_term
-    information = (_entropy(mean) - expected_entropy).clamp_min(0)
-    return Moments(mean, entropy, expected_entropy, information)
-
-
-def _harmonic(n: int) -> float:
-    """Return Σ_(i ≤ n) 1/i."""
-    return float(torch.digamma(torch.tensor(n + 1.0, dtype=torch.float64))) + EULER_GAMMA
-
-
-def _entropy(probs: Tensor) -> Tensor:
-    """Return -Σ_k p_k ln p_k, with a finite derivative where p_k underflows to 0."""
-    positive = probs.clamp_min(torch.finfo(probs.dtype).tiny)
-    return -(probs * positive.log()).sum(-1)
 
 
 def _check_shapes(logits: Tensor, temperature: Tensor) -> None:
@@ -283,19 +238,6 @@ def _check_values(logits: Tensor, temperature: Tensor) -> None:
         "positive and finite",
         "Use softplus or exp to make it positive.",
     )
-
-
-def _check_classes(labels: object, k: int) -> Tensor:
-    remedy = "Use torch.as_tensor(labels)."
-    if not isinstance(labels, Tensor):
-        kind = type(labels).__name__
-        raise TypeError(f"`labels` must be a tensor of integers; got {kind}. {remedy}")
-    if labels.is_floating_point() or labels.dtype == torch.bool:
-        raise TypeError(f"`labels` must be a tensor of integers; got {labels.dtype}. {remedy}")
-    inside = (labels >= 0) & (labels < k)
-    expected = f"in 0..{k - 1} for {k} classes"
-    check_every("labels", labels, inside, expected, "Labels count the classes from 0.")
-    return labels.long()
 
 
 def _check_simplex(value: Tensor, logits: Tensor) -> None:

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from simplexcal._validation import NotFittedError
+from simplexcal._validation import NotFittedError, check_label_shape
 from simplexcal._version import __version__
 from simplexcal.backbone import Backbone
 from simplexcal.calibrators import CALIBRATORS, Calibrator
@@ -115,11 +115,12 @@ def save_outputs(outputs: Outputs, labels: Tensor | None, path: str | Path) -> N
         path: The file.
 
     Raises:
+        TypeError: If the labels are no tensor.
         ValueError: If there is not one label for each input.
         OSError: If the file cannot be written.
     """
     if labels is not None:
-        _check_one_label_each(labels, len(outputs))
+        check_label_shape(labels, len(outputs))
     columns = {"logits": outputs.logits, "features": outputs.features, "labels": labels}
     _write(Path(path), "outputs", {}, {name: x for name, x in columns.items() if x is not None})
 
@@ -136,18 +137,6 @@ def load_outputs(path: str | Path) -> tuple[Outputs, Tensor | None]:
     """
     _, tensors = _read(Path(path), "outputs")
     return Outputs(tensors["logits"], tensors.get("features")), tensors.get("labels")
-
-
-def _check_one_label_each(labels: object, n: int) -> None:
-    """Raise ValueError unless there is a label for each of ``n`` inputs."""
-    found: object = type(labels).__name__
-    if isinstance(labels, Tensor):
-        found = tuple(labels.shape)
-    if found != (n,):
-        raise ValueError(
-            f"`labels` must be a tensor of shape ({n},), one for each input; got {found}. "
-            "Save the labels of these outputs, or None."
-        )
 
 
 def _method(calibrator: Calibrator) -> str:

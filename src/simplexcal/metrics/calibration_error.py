@@ -7,7 +7,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from simplexcal._validation import check_classified, check_count, check_fraction, check_judged
+from simplexcal._validation import (
+    check_confidence_and_correct,
+    check_count,
+    check_fraction,
+    check_probs_and_labels,
+)
 from simplexcal.metrics._binning import (
     BinSums,
     equal_mass_edges,
@@ -47,7 +52,7 @@ def reliability(confidence: Tensor, correct: Tensor, n_bins: int = 10) -> Bins:
         correct: Whether each prediction is correct, (N,).
         n_bins: Number of bins.
     """
-    confidence, correct = check_judged(confidence, correct)
+    confidence, correct = check_confidence_and_correct(confidence, correct)
     check_count("n_bins", n_bins)
     inner = equal_width_edges(confidence, n_bins)
     zero = inner.new_zeros(1)
@@ -66,7 +71,7 @@ def equal_mass_reliability(confidence: Tensor, correct: Tensor, n_bins: int = 10
         correct: Whether each prediction is correct, (N,).
         n_bins: Number of bins.
     """
-    confidence, correct = check_judged(confidence, correct)
+    confidence, correct = check_confidence_and_correct(confidence, correct)
     check_count("n_bins", n_bins)
     inner = equal_mass_edges(confidence, n_bins)
     smallest = confidence.min().view(1)
@@ -107,7 +112,7 @@ def ece(confidence: Tensor, correct: Tensor, n_bins: int = 10) -> Tensor:
         correct: Whether each prediction is correct, (N,).
         n_bins: Number of bins.
     """
-    confidence, correct = check_judged(confidence, correct)
+    confidence, correct = check_confidence_and_correct(confidence, correct)
     sums = _sum_equal_width(confidence, correct, n_bins)
     return _mean_absolute_excess(sums).to(confidence.dtype)
 
@@ -123,7 +128,7 @@ def adaptive_ece(confidence: Tensor, correct: Tensor, n_bins: int = 10) -> Tenso
         correct: Whether each prediction is correct, (N,).
         n_bins: Number of bins.
     """
-    confidence, correct = check_judged(confidence, correct)
+    confidence, correct = check_confidence_and_correct(confidence, correct)
     check_count("n_bins", n_bins)
     sums = sum_bins(confidence, correct, equal_mass_edges(confidence, n_bins))
     return _mean_absolute_excess(sums).to(confidence.dtype)
@@ -140,7 +145,7 @@ def classwise_ece(probs: Tensor, labels: Tensor, n_bins: int = 10) -> Tensor:
         labels: The class of each input, (N,).
         n_bins: Number of bins of each class.
     """
-    probs, labels = check_classified(probs, labels)
+    probs, labels = check_probs_and_labels(probs, labels)
     check_count("n_bins", n_bins)
     sums = sum_class_bins(probs, labels, n_bins)
     total = sums.excess.abs().sum()
@@ -157,7 +162,7 @@ def maximum_ce(confidence: Tensor, correct: Tensor, n_bins: int = 10) -> Tensor:
         correct: Whether each prediction is correct, (N,).
         n_bins: Number of bins.
     """
-    confidence, correct = check_judged(confidence, correct)
+    confidence, correct = check_confidence_and_correct(confidence, correct)
     sums = _sum_equal_width(confidence, correct, n_bins)
     gaps = sums.excess.abs() / sums.n.clamp_min(1)
     return gaps.max().to(confidence.dtype)
@@ -177,7 +182,7 @@ def debiased_ece(confidence: Tensor, correct: Tensor, n_bins: int = 10) -> Tenso
         correct: Whether each prediction is correct, (N,).
         n_bins: Number of bins.
     """
-    confidence, correct = check_judged(confidence, correct)
+    confidence, correct = check_confidence_and_correct(confidence, correct)
     square = _squared_ce(confidence, correct, n_bins)
     return square.clamp_min(0).sqrt().to(confidence.dtype)
 
@@ -195,7 +200,7 @@ def smooth_ece(confidence: Tensor, correct: Tensor) -> Tensor:
         confidence: Confidence of each prediction, (N,).
         correct: Whether each prediction is correct, (N,).
     """
-    confidence, correct = check_judged(confidence, correct)
+    confidence, correct = check_confidence_and_correct(confidence, correct)
     residuals = _mirrored_residuals(confidence.detach().double(), correct.double())
     spectrum = torch.fft.rfft(residuals)
     low = 0.0

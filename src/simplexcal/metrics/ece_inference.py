@@ -7,10 +7,10 @@ from torch import Generator, Tensor
 
 from simplexcal._validation import (
     check_confidence,
+    check_confidence_and_correct,
     check_count,
     check_fraction,
     check_generator,
-    check_judged,
 )
 from simplexcal.metrics._binning import equal_width_edges
 from simplexcal.metrics._test_inversion import (
@@ -100,7 +100,7 @@ def ece_interval(
         n_trials: Number of simulated samples for each t.
         generator: Source of the random numbers. None is one with a fixed seed.
     """
-    confidence, correct = check_judged(confidence, correct)
+    confidence, correct = check_confidence_and_correct(confidence, correct)
     check_fraction("level", level)
     generator = _seeded_unless_given(generator)
     noise = _sample_calibrated(confidence, n_bins, n_trials, generator)

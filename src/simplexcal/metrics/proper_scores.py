@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from simplexcal._validation import check_classified, check_count
+from simplexcal._validation import check_count, check_probs_and_labels
 from simplexcal.metrics._binning import (
     label_probability,
     row_chunks,
@@ -35,7 +35,7 @@ def accuracy(probs: Tensor, labels: Tensor) -> Tensor:
         probs: Rows of probabilities, (N, K).
         labels: The class of each input, (N,).
     """
-    probs, labels = check_classified(probs, labels)
+    probs, labels = check_probs_and_labels(probs, labels)
     correct = probs.argmax(-1) == labels
     return correct.to(probs.dtype).mean()
 
@@ -50,7 +50,7 @@ def nll(probs: Tensor, labels: Tensor) -> Tensor:
         probs: Rows of probabilities, (N, K).
         labels: The class of each input, (N,).
     """
-    probs, labels = check_classified(probs, labels)
+    probs, labels = check_probs_and_labels(probs, labels)
     smallest = torch.finfo(probs.dtype).tiny
     p_label = label_probability(probs, labels).clamp_min(smallest).double()
     return -p_label.log().mean().to(probs.dtype)
@@ -66,7 +66,7 @@ def brier(probs: Tensor, labels: Tensor) -> Tensor:
         probs: Rows of probabilities, (N, K).
         labels: The class of each input, (N,).
     """
-    probs, labels = check_classified(probs, labels)
+    probs, labels = check_probs_and_labels(probs, labels)
     return _brier(probs, labels).to(probs.dtype)
 
 
@@ -84,7 +84,7 @@ def brier_split(probs: Tensor, labels: Tensor, n_bins: int = 10) -> BrierSplit:
         labels: The class of each input, (N,).
         n_bins: Number of bins of each class.
     """
-    probs, labels = check_classified(probs, labels)
+    probs, labels = check_probs_and_labels(probs, labels)
     check_count("n_bins", n_bins)
     sums = sum_class_bins(probs, labels, n_bins)
     squares = unbiased_square(sums.n, sums.excess, sums.square)

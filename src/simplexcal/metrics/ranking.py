@@ -8,7 +8,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from simplexcal._validation import check_fraction, check_judged, check_scored
+from simplexcal._validation import (
+    check_confidence_and_correct,
+    check_fraction,
+    check_score_and_positive,
+)
 
 
 class RiskCoverage(NamedTuple):
@@ -30,7 +34,7 @@ def auroc(score: Tensor, positive: Tensor) -> Tensor:
         score: Score of each input, (N,); higher means positive.
         positive: Whether each input is positive, (N,).
     """
-    score, positive = check_scored(score, positive)
+    score, positive = check_score_and_positive(score, positive)
     true, false = _count_above(score, positive)
     tpr = true / true[-1]
     fpr = false / false[-1]
@@ -47,7 +51,7 @@ def aupr(score: Tensor, positive: Tensor) -> Tensor:
         score: Score of each input, (N,); higher means positive.
         positive: Whether each input is positive, (N,).
     """
-    score, positive = check_scored(score, positive)
+    score, positive = check_score_and_positive(score, positive)
     true, false = _count_above(score, positive)
     above = (true + false)[1:]
     precision = true[1:] / above
@@ -64,7 +68,7 @@ def fpr_at_tpr(score: Tensor, positive: Tensor, tpr: float = 0.95) -> Tensor:
         tpr: Required true-positive rate.
     """
     check_fraction("tpr", tpr)
-    score, positive = check_scored(score, positive)
+    score, positive = check_score_and_positive(score, positive)
     true, false = _count_above(score, positive)
     enough = true / true[-1] >= tpr
     fewest = false[enough][0]
@@ -81,7 +85,7 @@ def risk_coverage(confidence: Tensor, correct: Tensor) -> RiskCoverage:
         confidence: Confidence of each prediction, (N,).
         correct: Whether each prediction is correct, (N,).
     """
-    confidence, correct = check_judged(confidence, correct)
+    confidence, correct = check_confidence_and_correct(confidence, correct)
     _, group, size = torch.unique(-confidence, return_inverse=True, return_counts=True)
     wrong = (~correct).double()
     errors = torch.bincount(group, weights=wrong)

@@ -13,7 +13,7 @@ import torch
 from torch import Generator, Tensor
 
 import simplexcal
-from simplexcal._validation import check_classified, check_probs
+from simplexcal._validation import check_probs, check_probs_and_labels
 from simplexcal.evaluation import evaluate
 from simplexcal.io._atomic import atomic_write
 from simplexcal.report._format import count, method_description, method_title, percent
@@ -73,7 +73,7 @@ def write_report(
     """
     predictions = _checked_predictions(predictions)
     first = next(iter(predictions.values()))
-    probs, labels = check_classified(first.probs, labels)
+    probs, labels = check_probs_and_labels(first.probs, labels)
     labels = labels.cpu()
     n, k = probs.shape
     focus = _checked_focus(focus, predictions)

@@ -1,7 +1,7 @@
 """Score Parquet files: plan, score the missing shards, put the results together."""
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,7 +92,10 @@ def score(
     with folder.opened(manifest(worker.job, data), restart):
         missing = folder.missing(shards)
         with closing(_score_shards(engine, worker, missing, address)) as results:
-            for _ in track(missing, "Scoring", progress):
+            steps: Iterable[Shard] = missing
+            if progress:
+                steps = track(missing, "Scoring")
+            for _ in steps:
                 folder.write(next(results))
         rows, n_rejected = folder.assemble(shards, worker.job.schema)
     rejected = None
