@@ -27,10 +27,16 @@ class Classifier(nn.Module):
     """A body that gives features, the channels at ``side`` × ``side`` places, and a linear layer for their logits."""
 
     def __init__(
-        self, body: Sequence[nn.Module], n_channels: int, n_classes: int, side: int = 1
+        self,
+        body: Sequence[nn.Module],
+        n_channels: int,
+        n_classes: int,
+        side: int = 1,
+        pooling: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        self.body = nn.Sequential(*body, nn.AdaptiveAvgPool2d(side), nn.Flatten())
+        pooling = pooling or nn.AdaptiveAvgPool2d(side)
+        self.body = nn.Sequential(*body, pooling, nn.Flatten())
         self.head = nn.Linear(n_channels * side**2, n_classes)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -107,6 +113,16 @@ def resnet18_pooled(n_channels: int = 3, n_classes: int = 10) -> Classifier:
     return _resnet(BasicBlock, RESNET18, [*_stem(n_channels), nn.MaxPool2d(3, 2, 1)], n_classes)
 
 
+def resnet18_window(n_channels: int = 3, n_classes: int = 10) -> Classifier:
+    """Return the ResNet-18 of the paper's STL-10 experiments.
+
+    The stem for small images is followed by the published pooling. The last pooling averages a window of 4 × 4
+    places: of the 6 × 6 places that 96 × 96 images leave it keeps the upper left window alone.
+    """
+    stem = [*_stem(n_channels), nn.MaxPool2d(3, 2, 1)]
+    return _resnet(BasicBlock, RESNET18, stem, n_classes, pooling=nn.AvgPool2d(4))
+
+
 def resnet18_halved(n_channels: int = 3, n_classes: int = 10) -> Classifier:
     """Return a ResNet-18 with the published stem but for its pooling: half of the side is left."""
     return _resnet(BasicBlock, RESNET18, _strided_stem(n_channels), n_classes)
@@ -161,6 +177,7 @@ NETWORKS: dict[str, Callable[[int, int], nn.Module]] = {
     "resnet18-strided": resnet18_strided,
     "resnet18-halved": resnet18_halved,
     "resnet18-pooled": resnet18_pooled,
+    "resnet18-window": resnet18_window,
     "resnet50": resnet50,
     "densenet121": densenet121,
 }
@@ -180,13 +197,14 @@ def _resnet(
     n_blocks: Sequence[int],
     stem: Sequence[nn.Module],
     n_classes: int,
+    pooling: nn.Module | None = None,
 ) -> Classifier:
     body, n = [*stem], 64
     for stage, count in enumerate(n_blocks):
         for i in range(count):
             body.append(block(n, 64 << stage, stride=2 if stage > 0 and i == 0 else 1))
             n = block.expansion * (64 << stage)
-    return Classifier(body, n, n_classes)
+    return Classifier(body, n, n_classes, pooling=pooling)
 
 
 def _strided_stem(n_channels: int) -> list[nn.Module]:

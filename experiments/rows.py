@@ -29,10 +29,13 @@ _TABLE1 = {
     "cifar100-resnet50": Row("cifar100", "resnet50", "CIFAR-100, ResNet-50"),
     "cifar100-densenet121": Row("cifar100", "densenet121", "CIFAR-100, DenseNet-121"),
     "stl10-vgg16-bn": Row("stl10", "vgg16-bn", "STL-10, VGG16-BN"),
-    "stl10-resnet18": Row("stl10", "resnet18", "STL-10, ResNet-18"),
+    "stl10-resnet18": Row("stl10", "resnet18-window", "STL-10, ResNet-18"),
 }
 _FORMS = {  # each is named after the row of Table 1 of which it is another form
     "stl10-vgg16-bn-flat": Row("stl10", "vgg16-bn-flat", "STL-10, VGG16-BN, 3 × 3 places"),
+    "stl10-resnet18-wide": Row(
+        "stl10", "resnet18", "STL-10, ResNet-18, 3 × 3 stem without pooling"
+    ),
     "stl10-resnet18-strided": Row(
         "stl10", "resnet18-strided", "STL-10, ResNet-18, 7 × 7 stem pooled to a quarter"
     ),

@@ -21,6 +21,7 @@ SIZES = {
     ("resnet18-strided", 3, 10): 11_181_642,
     ("resnet18-halved", 3, 10): 11_181_642,
     ("resnet18-pooled", 3, 10): 11_173_962,
+    ("resnet18-window", 3, 10): 11_173_962,
     ("resnet50", 3, 100): 23_705_252,
     ("densenet121", 3, 10): 6_956_298,
     ("densenet121", 3, 100): 7_048_548,
@@ -33,10 +34,12 @@ FEATURES = {
     "resnet18-strided": 512,
     "resnet18-halved": 512,
     "resnet18-pooled": 512,
+    "resnet18-window": 512,
     "resnet50": 2048,
     "densenet121": 1024,
 }
 IMAGES = {28: 1, 32: 3, 96: 3}  # side and channels of Fashion-MNIST, CIFAR and STL-10
+ONE_SIDE = {"lenet5": 28, "resnet18-window": 96}  # networks for images of one side alone
 
 
 @pytest.mark.parametrize(("name", "n_channels", "n_classes"), SIZES)
@@ -50,7 +53,7 @@ def test_the_number_of_parameters_is_the_published_one(
 
 @pytest.mark.parametrize(
     ("name", "side"),
-    [(name, s) for name in FEATURES for s in IMAGES if name != "lenet5" or s == 28],
+    [(name, side) for name in FEATURES for side in IMAGES if ONE_SIDE.get(name, side) == side],
 )
 def test_the_library_finds_the_head(name: str, side: int) -> None:
     backbone = sc.Backbone(architectures.make(name, IMAGES[side], 10, 0))
@@ -77,6 +80,14 @@ def test_the_last_feature_maps_have_the_usual_sides() -> None:
                 body = net.get_submodule("body")
                 assert isinstance(body, nn.Sequential)
                 assert body[:-2](torch.zeros(2, IMAGES[side], side, side)).shape[2:] == (left, left)
+
+
+def test_the_window_is_the_upper_left_one() -> None:
+    body = architectures.make("resnet18-window", 3, 10, 0).get_submodule("body")
+    assert isinstance(body, nn.Sequential)
+    pooling = body[-2]
+    places = torch.arange(36.0).view(1, 1, 6, 6)
+    assert torch.equal(pooling(places), places[:, :, :4, :4].mean((2, 3), keepdim=True))
 
 
 def test_the_stride_of_a_bottleneck_is_in_its_middle() -> None:
