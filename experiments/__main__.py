@@ -13,12 +13,12 @@ import os
 import sys
 from pathlib import Path
 
-from experiments.download import FILES, download
-from experiments.methods import METHODS
-from experiments.place import RESULTS, Place, say
-from experiments.rows import ROWS
-from experiments.runner import JobsFailedError, run_study
-from experiments.studies import STUDIES
+from experiments.config.methods import METHODS
+from experiments.config.run_config import RESULTS, Place, say
+from experiments.config.settings import ROWS
+from experiments.config.studies import STUDIES
+from experiments.datasets.download import FILES, download
+from experiments.running.runner import JobsFailedError, run_study
 
 LEFT = 3  # exit code when the time is up and something is left
 
@@ -118,7 +118,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{name} ...", file=sys.stderr, flush=True)
             download(name, args.data)
     elif args.command == "render":
-        from experiments import render
+        from experiments.page import render
 
         render.write()
     else:

@@ -1,0 +1,1 @@
+"""What is run: settings of Table 1 and their architecture variants, methods, studies, the paper's own numbers."""
