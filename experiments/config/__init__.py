@@ -1,1 +1,1 @@
-"""What is run: settings of Table 1 and their architecture variants, methods, studies, the paper's own numbers."""
+"""What is run: settings, methods, studies, the paper's own numbers, and the folders of a run."""

@@ -1,35 +1,53 @@
-"""The paper's own numbers (Esaki et al. 2024), in % unless it says otherwise: mean and standard deviation of 5 seeds.
+"""The paper's own numbers (Esaki et al. 2024).
 
-Typed once, here, from the tables of the paper; the keys are those of ``experiments.rows`` and ``experiments.methods``.
+They are mean and standard deviation of 5 seeds, in % unless another unit stands there, typed once
+from the paper's tables. The keys are those of ``SETTINGS`` and ``METHODS``.
 """
 
 from typing import NamedTuple
 
 
 class Number(NamedTuple):
-    """Mean ± standard deviation; the latter is nan where there is one value only."""
+    """Mean ± standard deviation.
+
+    Args:
+        mean: The mean.
+        std: The standard deviation; nan for a single value.
+    """
 
     mean: float
     std: float
 
 
-def _row(*numbers: tuple[float, float]) -> dict[str, Number]:
+def _setting(*numbers: tuple[float, float]) -> dict[str, Number]:
     keys = ("none", "pts", "adats", "sts-paper", "accuracy")
     return {key: Number(*number) for key, number in zip(keys, numbers, strict=True)}
 
 
 # Table 1: ECE of the pre-trained network, PTS, AdaTS and STS; accuracy.
 TABLE1 = {
-    "fmnist-lenet5": _row((3.52, 0.15), (0.95, 0.32), (0.93, 0.28), (0.91, 0.15), (91.2, 0.17)),
-    "fmnist-resnet18": _row((3.86, 0.31), (2.32, 0.37), (1.15, 0.16), (1.15, 0.28), (94.0, 0.15)),
-    "cifar10-vgg16-bn": _row((4.40, 0.14), (2.48, 0.24), (1.90, 0.54), (1.48, 0.35), (93.7, 0.19)),
-    "cifar10-resnet18": _row((2.80, 0.17), (1.28, 0.18), (1.21, 0.38), (1.10, 0.24), (95.1, 0.14)),
-    "cifar100-resnet50": _row((9.04, 0.36), (6.71, 0.56), (4.03, 2.04), (3.73, 1.43), (78.7, 0.72)),
-    "cifar100-densenet121": _row(
+    "fmnist-lenet5": _setting((3.52, 0.15), (0.95, 0.32), (0.93, 0.28), (0.91, 0.15), (91.2, 0.17)),
+    "fmnist-resnet18": _setting(
+        (3.86, 0.31), (2.32, 0.37), (1.15, 0.16), (1.15, 0.28), (94.0, 0.15)
+    ),
+    "cifar10-vgg16-bn": _setting(
+        (4.40, 0.14), (2.48, 0.24), (1.90, 0.54), (1.48, 0.35), (93.7, 0.19)
+    ),
+    "cifar10-resnet18": _setting(
+        (2.80, 0.17), (1.28, 0.18), (1.21, 0.38), (1.10, 0.24), (95.1, 0.14)
+    ),
+    "cifar100-resnet50": _setting(
+        (9.04, 0.36), (6.71, 0.56), (4.03, 2.04), (3.73, 1.43), (78.7, 0.72)
+    ),
+    "cifar100-densenet121": _setting(
         (7.23, 0.59), (5.71, 0.81), (4.22, 1.08), (2.87, 0.25), (79.6, 0.50)
     ),
-    "stl10-vgg16-bn": _row((15.23, 0.56), (3.84, 0.60), (4.41, 1.75), (2.15, 0.58), (79.4, 0.38)),
-    "stl10-resnet18": _row((12.88, 0.55), (2.01, 0.55), (2.20, 0.58), (1.48, 0.29), (77.8, 0.83)),
+    "stl10-vgg16-bn": _setting(
+        (15.23, 0.56), (3.84, 0.60), (4.41, 1.75), (2.15, 0.58), (79.4, 0.38)
+    ),
+    "stl10-resnet18": _setting(
+        (12.88, 0.55), (2.01, 0.55), (2.20, 0.58), (1.48, 0.29), (77.8, 0.83)
+    ),
 }
 
 # Section 5.5 and Appendix D.2: ECE of the Dirichlet method.
@@ -60,7 +78,7 @@ OOD = {
 OOD_COLUMNS = ("none", "pts", "adats", "sts-paper", "sts-paper, differential entropy")
 
 # Table of Appendix G.1: ECE for other R and S; those of R = S = 10 are in Table 1.
-MIXES = {
+MIXUP = {
     "fmnist-resnet18": {"sts-r20-s5": Number(1.01, 0.16), "sts-r100-s1": Number(1.04, 0.26)},
     "cifar10-resnet18": {"sts-r20-s5": Number(1.06, 0.34), "sts-r100-s1": Number(1.08, 0.15)},
 }
@@ -73,10 +91,22 @@ BRANCH = {
 
 
 def best(numbers: dict[str, Number], largest: bool = False) -> set[str]:
-    """Return what the paper sets in bold (Sec. 5.4): the best, and what is within one standard deviation of the best.
+    """Return what the paper sets in bold (Sec. 5.4).
 
-    The deviation is the best one's own: with that, the paper's tables come out as they are printed.
+    Bold are the best number and those within one standard deviation of it. The deviation is the
+    best one's own: with that, the paper's tables come out as they are printed.
+
+    Args:
+        numbers: The numbers to compare, by name.
+        largest: Whether the largest number is the best.
     """
-    sign = -1 if largest else 1
-    mean, std = min(numbers.values(), key=lambda number: sign * number.mean)
-    return {name for name, x in numbers.items() if x.mean == mean or sign * (x.mean - mean) <= std}
+    sign = 1
+    if largest:
+        sign = -1
+    winner = min(numbers.values(), key=lambda number: sign * number.mean)
+    bold = set()
+    for name, number in numbers.items():
+        distance = sign * (number.mean - winner.mean)
+        if number.mean == winner.mean or distance <= winner.std:
+            bold.add(name)
+    return bold

@@ -1,12 +1,9 @@
-"""Where a run reads and writes: data, cache and results; and how it says what it does."""
+"""Where a run reads and writes, on which device it computes, and how it logs."""
 
-import json
-import os
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -14,50 +11,73 @@ RESULTS = Path(__file__).parents[1] / "results"
 
 
 @dataclass(frozen=True)
-class Place:
-    """Folders and device of a run, and whether networks are compiled before they train.
+class RunConfig:
+    """Folders and device of a run.
 
-    ``trial`` is a run that only shows that everything works, in seconds.
+    Args:
+        data: The folder of the data sets.
+        cache: The folder of trained networks, their outputs and fitted calibrators.
+        results: The folder of the records.
+        device: Where networks are trained and GPU methods are fitted.
+        dry_run: Take few steps, only to see that everything works.
+        compiled: Compile the networks before they train.
     """
 
     data: Path
     cache: Path
     results: Path = RESULTS
     device: str = "cpu"
-    trial: bool = False
+    dry_run: bool = False
     compiled: bool = False
 
-    def cached(self, kind: str, row: str, seed: int, stranger: str | None = None) -> Path:
-        """Return the file of a pre-trained network, or of its outputs, also for a set of strangers, in the cache."""
-        name = str(seed) if stranger is None else f"{seed}-{stranger}"
-        return self.cache / kind / row / f"{name}.safetensors"
+    def network_path(self, setting: str, seed: int) -> Path:
+        """Return the file of a trained network.
 
-    def calibrator(self, row: str, seed: int, method: str) -> Path:
-        """Return the file of a fitted calibrator in the cache."""
-        return self.cache / "calibrators" / row / str(seed) / f"{method}.safetensors"
+        Args:
+            setting: The network's setting.
+            seed: The network's seed.
+        """
+        return self.cache / "networks" / setting / f"{seed}.safetensors"
+
+    def outputs_path(self, setting: str, seed: int, ood_set: str | None = None) -> Path:
+        """Return the file of a network's outputs.
+
+        Args:
+            setting: The network's setting.
+            seed: The network's seed.
+            ood_set: The out-of-distribution data set; None means the setting's test images.
+        """
+        name = str(seed)
+        if ood_set is not None:
+            name = f"{seed}-{ood_set}"
+        return self.cache / "outputs" / setting / f"{name}.safetensors"
+
+    def calibrator_path(self, setting: str, seed: int, method: str) -> Path:
+        """Return the file of a fitted calibrator.
+
+        Args:
+            setting: The network's setting.
+            seed: The network's seed.
+            method: The method that was fitted.
+        """
+        return self.cache / "calibrators" / setting / str(seed) / f"{method}.safetensors"
 
 
-def write_json(path: Path, record: dict[str, Any]) -> None:
-    """Write the file whole or not at all, whenever the process is killed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(
-        path.name + ".part"
-    )  # always the same name: what a kill leaves, the next run replaces
-    lines = [
-        f" {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in record.items()
-    ]
-    with part.open("w") as file:
-        file.write("{\n" + ",\n".join(lines) + "\n}\n")
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+def log(text: str) -> None:
+    """Write one line to stderr, with the time of day.
 
-
-def say(text: str) -> None:
-    """Write one line to stderr."""
+    Args:
+        text: The line.
+    """
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 def device_name(device: str) -> str:
-    """Return the name of a GPU, or "cpu"."""
-    return torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else "cpu"
+    """Return the name of a GPU, or "cpu".
+
+    Args:
+        device: A device as torch names it.
+    """
+    if torch.device(device).type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return "cpu"

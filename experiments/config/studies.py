@@ -1,74 +1,102 @@
-"""The paper's experiments, each a set of jobs: some rows, some methods, and what is asked of them."""
+"""The paper's experiments and ours. A study is some settings, some methods and what is asked."""
 
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
-from experiments.config.methods import EXCHANGED, FEW, MIXED, OF_FEW, UNCERTAINTY_BETAS
-from experiments.config.settings import FORM_OF, TABLE1_ROWS
+from experiments.config.methods import (
+    FEW_LABELS_METHODS,
+    LABEL_COUNTS,
+    MIXUP_KINDS,
+    SWAPPED_METHODS,
+    UNCERTAINTY_BETAS,
+)
+from experiments.config.settings import ARCHITECTURE_VARIANTS, TABLE1_SETTINGS
 
-OURS = "Not in the paper: "  # begins the source of what is not
-BASIC = ("none", "ts", "ets", "sts", "adats", "sts-paper", "pts")
+BASIC_METHODS = ("none", "ts", "ets", "sts", "adats", "sts-paper", "pts")
+TABLE1 = tuple(TABLE1_SETTINGS)
+RESNET18 = ("fmnist-resnet18", "cifar10-resnet18")
 
-STRANGERS = {
-    "fmnist-lenet5": ("notmnist",),  # not in the paper, but cheap
+PAPER_OOD_SETS = {
+    "fmnist-lenet5": ("notmnist",),  # The paper does not have it, but it is cheap.
     "fmnist-resnet18": ("notmnist",),
     "cifar10-resnet18": ("svhn", "lsun", "tinyimagenet"),
 }
-MORE_STRANGERS = {
-    **STRANGERS,
-    "cifar10-resnet18": (*STRANGERS["cifar10-resnet18"], "cifar100"),
+MORE_OOD_SETS = {
+    **PAPER_OOD_SETS,
+    "cifar10-resnet18": (*PAPER_OOD_SETS["cifar10-resnet18"], "cifar100"),
     "cifar100-resnet50": ("svhn", "tinyimagenet", "cifar10"),
 }
 
 
-class Study(NamedTuple):
-    """Where in the paper, its rows and methods; ``strangers`` to detect; ``alone`` to be timed one by one."""
+@dataclass(frozen=True)
+class Study:
+    """Jobs that answer one question.
 
-    source: str
-    rows: tuple[str, ...]
+    Args:
+        title: The heading on the results pages; the place in the paper, if the paper has it.
+        settings: Keys of ``SETTINGS``.
+        methods: Keys of ``METHODS``.
+        in_paper: Whether the paper has this study.
+        ood_sets: Out-of-distribution data sets to detect, for each setting.
+        sequential: Run the jobs one after the other, so that their times can be compared.
+    """
+
+    title: str
+    settings: tuple[str, ...]
     methods: tuple[str, ...]
-    strangers: dict[str, tuple[str, ...]] = {}
-    alone: bool = False
+    in_paper: bool = True
+    ood_sets: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    sequential: bool = False
+
+
+def _few_labels_methods() -> tuple[str, ...]:
+    return tuple(f"{name}-{n}-labels" for n in LABEL_COUNTS for name in FEW_LABELS_METHODS)
+
+
+def _uncertainty_methods() -> tuple[str, ...]:
+    branches = [f"sts-{kind}-{beta:g}" for kind in MIXUP_KINDS for beta in UNCERTAINTY_BETAS]
+    return ("none", *branches)
 
 
 STUDIES = {
-    "table1": Study("Table 1", TABLE1_ROWS, BASIC),
+    "table1": Study("Table 1", TABLE1, BASIC_METHODS),
     "dirichlet": Study("Section 5.5 and Appendix D", ("cifar10-resnet18",), ("dirichlet",)),
     "time": Study(
-        "Appendix C.4", ("cifar10-resnet18",), ("adats", "sts", "sts-paper", "pts"), alone=True
+        "Appendix C.4",
+        ("cifar10-resnet18",),
+        ("adats", "sts", "sts-paper", "pts"),
+        sequential=True,
     ),
-    "ood": Study("Appendix F", ("fmnist-resnet18", "cifar10-resnet18"), BASIC, STRANGERS),
-    "mixes": Study(
-        "Appendix G.1", ("fmnist-resnet18", "cifar10-resnet18"), ("sts-r20-s5", "sts-r100-s1")
-    ),
-    "branch": Study("Appendix G.2", ("fmnist-resnet18", "cifar10-resnet18"), ("sts-small",)),
-    "fresh": Study(
-        "The paper's mixes, new ones for every step", ("fmnist-lenet5",), ("sts-fresh",)
-    ),
+    "ood": Study("Appendix F", RESNET18, BASIC_METHODS, ood_sets=PAPER_OOD_SETS),
+    "mixup": Study("Appendix G.1", RESNET18, ("sts-r20-s5", "sts-r100-s1")),
+    "branch": Study("Appendix G.2", RESNET18, ("sts-small",)),
+    "resampled": Study("Algorithm 1", ("fmnist-lenet5",), ("sts-resampled",)),
     "steps": Study(
-        f"{OURS}other trainings of the branch",
-        TABLE1_ROWS,
-        ("sts-steps-3000", "sts-annealed"),
+        "Training of the branch", TABLE1, ("sts-steps-3000", "sts-lr-decay"), in_paper=False
     ),
-    "forms": Study(
-        f"{OURS}its networks in another form", tuple(FORM_OF), ("none", "ts", "sts", "sts-paper")
+    "architectures": Study(
+        "Architecture variants",
+        tuple(ARCHITECTURE_VARIANTS),
+        ("none", "ts", "sts", "sts-paper"),
+        in_paper=False,
     ),
     "variants": Study(
-        f"{OURS}variants of the methods",
-        TABLE1_ROWS,
-        ("ets-nll", "ts-x0.3", "sts-x0.3", *(f"sts-{kind}" for kind in MIXED)),
+        "Variants of the methods",
+        TABLE1,
+        ("ets-nll", "ts-x0.3", "sts-x0.3", "sts-features", "sts-inputs"),
+        in_paper=False,
     ),
-    "few": Study(
-        f"{OURS}fewer labelled images",
-        TABLE1_ROWS,
-        tuple(f"{m}-of-{n}" for n in FEW for m in OF_FEW),
-    ),
-    "exchanged": Study(
-        f"{OURS}the halves exchanged", TABLE1_ROWS, tuple(f"{m}-exchanged" for m in EXCHANGED)
+    "few-labels": Study("Few labels", TABLE1, _few_labels_methods(), in_paper=False),
+    "swapped": Study(
+        "Calibration and test splits swapped",
+        TABLE1,
+        tuple(f"{name}-swapped" for name in SWAPPED_METHODS),
+        in_paper=False,
     ),
     "uncertainty": Study(
-        f"{OURS}which mixes and which β tell strangers apart",
+        "OOD detection by mixup kind and β",
         ("fmnist-lenet5", "cifar10-resnet18", "cifar100-resnet50"),
-        ("none", *(f"sts-{kind}-{beta:g}" for kind in MIXED for beta in UNCERTAINTY_BETAS)),
-        MORE_STRANGERS,
+        _uncertainty_methods(),
+        in_paper=False,
+        ood_sets=MORE_OOD_SETS,
     ),
 }

@@ -1,7 +1,8 @@
 """The paper's data sets, from a folder that holds them as their authors distribute them.
 
-DATA/fashion-mnist, cifar-10-batches-bin, cifar-100-binary, stl10_binary; and to judge strangers by: notmnist, svhn,
-tinyimagenet_resize, lsun. ``experiments.download`` fetches those that have a fixed address.
+The folder has fashion-mnist, cifar-10-batches-bin, cifar-100-binary and stl10_binary; and for
+out-of-distribution detection notmnist, svhn, tinyimagenet_resize and lsun.
+``python -m experiments download`` fetches those that have a fixed address.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,18 +21,15 @@ from experiments.datasets.formats import (
     read_svhn,
 )
 from simplexcal.demo.fashion_mnist import CLASSES as FASHION_CLASSES
-from simplexcal.demo.fashion_mnist import halves
+from simplexcal.demo.fashion_mnist import halves as calibration_test_split
 
 __all__ = [
-    "NORMALISATION",
-    "SETS",
-    "STRANGERS",
-    "Images",
-    "Normalisation",
-    "halves",
+    "DATASETS",
+    "OOD_DATASETS",
+    "Dataset",
+    "calibration_test_split",
     "load",
     "load_ood",
-    "normalise",
 ]
 
 CIFAR10_CLASSES = (
@@ -60,8 +58,16 @@ STL10_CLASSES = (
 )
 
 
-class Images(NamedTuple):
-    """A data set: bytes (N, C, H, W) and labels (N,) to train on and to test with, and the classes' names."""
+class Dataset(NamedTuple):
+    """Labelled images to train on and to test with.
+
+    Args:
+        train_images: Bytes (N, C, H, W).
+        train_labels: Classes (N,).
+        test_images: Bytes (M, C, H, W).
+        test_labels: Classes (M,).
+        classes: The classes' names.
+    """
 
     train_images: Tensor
     train_labels: Tensor
@@ -70,94 +76,95 @@ class Images(NamedTuple):
     classes: tuple[str, ...]
 
 
-class Normalisation(NamedTuple):
-    """Mean and standard deviation of each channel, on the scale from 0 to 1."""
+def load(name: str, folder: Path) -> Dataset:
+    """Return a data set.
 
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    Args:
+        name: A key of ``DATASETS``: fashion-mnist, cifar10, cifar100 or stl10.
+        folder: The folder of the data sets.
 
-
-CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
-NORMALISATION = {
-    "fashion-mnist": Normalisation((0.2859,), (0.3530,)),
-    "cifar10": Normalisation(CIFAR10_MEAN, (0.2023, 0.1994, 0.2010)),
-    "cifar100": Normalisation((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
-    "stl10": Normalisation(CIFAR10_MEAN, (0.2471, 0.2435, 0.2616)),
-}
-
-
-def load(name: str, folder: Path) -> Images:
-    """Return a data set by its name: fashion-mnist, cifar10, cifar100 or stl10."""
-    _check_name(name, SETS)
-    return SETS[name](folder)
+    Raises:
+        FileNotFoundError: If a file of the data set is missing.
+        ValueError: If the name is unknown or a file is damaged.
+    """
+    _check_name(name, DATASETS)
+    return DATASETS[name](folder)
 
 
 def load_ood(name: str, folder: Path) -> Tensor:
-    """Return strangers' images by their set's name: notmnist (28 × 28), or one of 32 × 32 in ``STRANGERS``."""
-    _check_name(name, STRANGERS)
-    return STRANGERS[name](folder)
+    """Return the images of an out-of-distribution data set, bytes (N, C, H, W).
+
+    Args:
+        name: A key of ``OOD_DATASETS``. Images of notmnist are 28 × 28, all others 32 × 32.
+        folder: The folder of the data sets.
+
+    Raises:
+        FileNotFoundError: If a file of the data set is missing.
+        ValueError: If the name is unknown or a file is damaged.
+    """
+    _check_name(name, OOD_DATASETS)
+    return OOD_DATASETS[name](folder)
 
 
-def normalise(images: Tensor, normalisation: Normalisation) -> Tensor:
-    """Return (bytes / 255 - mean) / std, float32."""
-    mean, std = (torch.tensor(v, device=images.device).view(-1, 1, 1) for v in normalisation)
-    return (images.float() / 255 - mean) / std
+def _fashion_mnist(folder: Path) -> Dataset:
+    train = _read_idx_pair(folder / "fashion-mnist", "train")
+    test = _read_idx_pair(folder / "fashion-mnist", "t10k")
+    return Dataset(*train, *test, FASHION_CLASSES)
 
 
-def _fashion_mnist(folder: Path) -> Images:
-    train, test = (_idx(folder / "fashion-mnist", split) for split in ("train", "t10k"))
-    return Images(*train, *test, FASHION_CLASSES)
-
-
-def _idx(folder: Path, split: str) -> tuple[Tensor, Tensor]:
-    images, labels = (
-        read_idx(_gzipped(folder / f"{split}-{part}-ubyte"))
-        for part in ("images-idx3", "labels-idx1")
-    )
+def _read_idx_pair(folder: Path, split: str) -> tuple[Tensor, Tensor]:
+    """Return images and labels of the two IDX files of a split."""
+    images = read_idx(_plain_or_gzipped(folder / f"{split}-images-idx3-ubyte"))
+    labels = read_idx(_plain_or_gzipped(folder / f"{split}-labels-idx1-ubyte"))
     return images.unsqueeze(1), labels.long()
 
 
-def _gzipped(path: Path) -> Path:
-    return path if path.exists() else path.with_name(path.name + ".gz")
+def _plain_or_gzipped(path: Path) -> Path:
+    if path.exists():
+        return path
+    return path.with_name(f"{path.name}.gz")
 
 
-def _cifar10(folder: Path) -> Images:
+def _cifar10(folder: Path) -> Dataset:
     source = folder / "cifar-10-batches-bin"
-    images, labels = zip(
-        *(read_cifar(source / f"data_batch_{i}.bin", 1) for i in range(1, 6)), strict=True
-    )
-    return Images(
-        torch.cat(images),
-        torch.cat(labels),
-        *read_cifar(source / "test_batch.bin", 1),
-        CIFAR10_CLASSES,
-    )
+    batches = [read_cifar(source / f"data_batch_{i}.bin", 1) for i in range(1, 6)]
+    images = torch.cat([batch_images for batch_images, _ in batches])
+    labels = torch.cat([batch_labels for _, batch_labels in batches])
+    test = read_cifar(source / "test_batch.bin", 1)
+    return Dataset(images, labels, *test, CIFAR10_CLASSES)
 
 
-def _cifar100(folder: Path) -> Images:
+def _cifar100(folder: Path) -> Dataset:
     source = folder / "cifar-100-binary"
-    names = read_names(source / "fine_label_names.txt")
-    return Images(*read_cifar(source / "train.bin", 2), *read_cifar(source / "test.bin", 2), names)
+    train = read_cifar(source / "train.bin", 2)
+    test = read_cifar(source / "test.bin", 2)
+    return Dataset(*train, *test, read_names(source / "fine_label_names.txt"))
 
 
-def _stl10(folder: Path) -> Images:
+def _stl10(folder: Path) -> Dataset:
     source = folder / "stl10_binary"
-    train, test = (
-        read_stl10(source / f"{split}_X.bin", source / f"{split}_y.bin")
-        for split in ("train", "test")
-    )
-    return Images(*train, *test, STL10_CLASSES)
+    train = read_stl10(source / "train_X.bin", source / "train_y.bin")
+    test = read_stl10(source / "test_X.bin", source / "test_y.bin")
+    return Dataset(*train, *test, STL10_CLASSES)
 
 
-SETS: dict[str, Callable[[Path], Images]] = {
+def _notmnist(folder: Path) -> Tensor:
+    return _read_idx_pair(folder / "notmnist", "t10k")[0]
+
+
+def _svhn(folder: Path) -> Tensor:
+    return read_svhn(folder / "svhn" / "test_32x32.mat")[0]
+
+
+DATASETS: dict[str, Callable[[Path], Dataset]] = {
     "fashion-mnist": _fashion_mnist,
     "cifar10": _cifar10,
     "cifar100": _cifar100,
     "stl10": _stl10,
 }
-STRANGERS: dict[str, Callable[[Path], Tensor]] = {
-    "notmnist": lambda folder: _idx(folder / "notmnist", "t10k")[0],
-    "svhn": lambda folder: read_svhn(folder / "svhn" / "test_32x32.mat")[0],
+OOD_DATASETS: dict[str, Callable[[Path], Tensor]] = {
+    "notmnist": _notmnist,
+    "svhn": _svhn,
     "tinyimagenet": lambda folder: read_images(folder / "tinyimagenet_resize", 32),
     "lsun": lambda folder: read_images(folder / "lsun", 32),
     "cifar10": lambda folder: _cifar10(folder).test_images,
@@ -165,6 +172,6 @@ STRANGERS: dict[str, Callable[[Path], Tensor]] = {
 }
 
 
-def _check_name(name: str, sets: Iterable[str]) -> None:
-    if name not in sets:
-        raise ValueError(f"`name` must be one of {', '.join(sets)}; got {name!r}.")
+def _check_name(name: str, known: Iterable[str]) -> None:
+    if name not in known:
+        raise ValueError(f"`name` must be one of {', '.join(known)}; got {name!r}.")

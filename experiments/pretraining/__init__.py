@@ -1,1 +1,1 @@
-"""The networks: architectures, augmentation, training with checkpoints, and the outputs of the trained ones."""
+"""The networks: architectures, augmentation, training with checkpoints, and their outputs."""

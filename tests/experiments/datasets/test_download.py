@@ -8,8 +8,7 @@ from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 
 import pytest
-from experiments.datasets import download
-from experiments.datasets import loading as data
+from experiments.datasets import download, loading
 
 
 @pytest.fixture
@@ -30,7 +29,7 @@ def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return files
 
 
-def publish(path: Path, content: bytes, remote: download.Remote) -> download.Remote:
+def publish(path: Path, content: bytes, remote: download.RemoteFile) -> download.RemoteFile:
     """Put a file on the stand-in web, and return where it is to be had."""
     path.write_bytes(content)
     return remote._replace(url=f"http://x/{path.name}", md5=hashlib.md5(content).hexdigest())
@@ -60,7 +59,7 @@ def test_an_archive_is_unpacked_where_load_reads_it(
     remote = publish(web / "stl10_binary.tar.gz", archive(content), known)
     monkeypatch.setitem(download.FILES, "stl10", (remote,))
     download.download("stl10", tmp_path / "data")
-    assert data.load("stl10", tmp_path / "data").test_labels.tolist() == [1]
+    assert loading.load("stl10", tmp_path / "data").test_labels.tolist() == [1]
     assert not (tmp_path / "data" / "stl10_binary" / "unlabeled_X.bin").exists()
 
 
@@ -77,7 +76,7 @@ def test_every_file_that_load_reads_is_fetched() -> None:
     names = {PurePosixPath(remote.url).name for remote in download.FILES["fashion-mnist"]}
     parts = ("images-idx3", "labels-idx1")
     assert names == {f"{split}-{part}-ubyte.gz" for split in ("train", "t10k") for part in parts}
-    assert set(download.FILES) == {*data.SETS, "svhn"}
+    assert set(download.FILES) == {*loading.DATASETS, "svhn"}
     assert len({remote.md5 for remotes in download.FILES.values() for remote in remotes}) == 8
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from experiments.datasets import formats
+from experiments.datasets import formats, matlab
 from PIL import Image
 from scipy.io import loadmat, savemat
 
@@ -46,7 +46,8 @@ def test_a_damaged_idx_file_is_named(tmp_path: Path, data: bytes, sentence: str)
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(
-        FileNotFoundError, match=r"x' does not exist\. Fetch it with experiments\.download"
+        FileNotFoundError,
+        match=r"x' does not exist\. Fetch it with `python -m experiments download`",
     ):
         formats.read_idx(tmp_path / "x")
 
@@ -101,7 +102,7 @@ def test_a_mat_file_is_read_as_scipy_reads_it(tmp_path: Path, dtype: str, compre
         {**values, "text": "skipped", "z": np.array([1j])},
         do_compression=compressed,
     )
-    ours, reference = formats.read_mat(tmp_path / "x.mat"), loadmat(tmp_path / "x.mat")
+    ours, reference = matlab.read_mat(tmp_path / "x.mat"), loadmat(tmp_path / "x.mat")
     assert sorted(ours) == ["a", "big", "n"]
     for name, value in ours.items():
         np.testing.assert_array_equal(value, reference[name], strict=True)
@@ -122,7 +123,7 @@ def test_small_elements_and_narrow_numbers_by_hand(tmp_path: Path, order: str) -
     sizes = element(5, struct.pack(f"{order}2i", 2, 1), order)
     body = flags + sizes + small(1, b"y", order) + small(2, b"\x01\x0a", order)
     header = b"MATLAB 5.0 MAT-file".ljust(124) + struct.pack(f"{order}HH", 0x0100, 0x4D49)
-    y = formats.read_mat(write(tmp_path / "x.mat", header + element(14, body, order)))["y"]
+    y = matlab.read_mat(write(tmp_path / "x.mat", header + element(14, body, order)))["y"]
     assert (y.dtype, y.tolist()) == (np.dtype("f8"), [[1.0], [10.0]])
 
 
@@ -156,19 +157,19 @@ def test_a_damaged_mat_file_is_named_wherever_it_ends(tmp_path: Path, compressed
     whole = (tmp_path / "x.mat").read_bytes()
     for size in (0, 100, *range(129, len(whole))):
         with pytest.raises(ValueError, match=r"x\.mat' is damaged or of another kind"):
-            formats.read_mat(write(tmp_path / "x.mat", whole[:size]))
+            matlab.read_mat(write(tmp_path / "x.mat", whole[:size]))
 
 
 def test_a_matrix_without_parts_is_named(tmp_path: Path) -> None:
     header = b"MATLAB 5.0 MAT-file".ljust(124) + struct.pack("<HH", 0x0100, 0x4D49)
     for body in (b"", element(6, struct.pack("<II", 6, 0), "<")):
         with pytest.raises(ValueError, match=r"expected whole MATLAB elements; found a broken one"):
-            formats.read_mat(write(tmp_path / "x.mat", header + element(14, body, "<")))
+            matlab.read_mat(write(tmp_path / "x.mat", header + element(14, body, "<")))
 
 
 def test_a_mat_file_of_version_7_3_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"version 7\.3; save it again with `save -v7`"):
-        formats.read_mat(write(tmp_path / "x.mat", b"MATLAB 7.3 MAT-file".ljust(200)))
+        matlab.read_mat(write(tmp_path / "x.mat", b"MATLAB 7.3 MAT-file".ljust(200)))
 
 
 def test_a_folder_of_images_by_hand(tmp_path: Path) -> None:
