@@ -1,13 +1,16 @@
-"""Which form of LeNet-5 comes nearest to the paper's accuracy? Two seeds of each, by the paper's recipe, uncalibrated.
+"""Which variant of LeNet-5 comes nearest to the paper's accuracy? The paper gives only the name.
 
-usage: python -m experiments.pretraining.lenet5_variants DATA [cuda]      writes one line for each (form, seed); minutes on a GPU
+usage: python -m experiments.pretraining.lenet5_variants DATA [cuda]
 
-DATA is the folder of ``python -m experiments run --data``. The paper says no more than the name.
+Two seeds of each variant are trained by the paper's recipe and evaluated uncalibrated. It writes
+one line for each variant and seed, in minutes on a GPU. DATA is the folder of
+``python -m experiments run --data``.
 """
 
 import json
 import statistics
 import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,47 +20,75 @@ from torch.nn.functional import cross_entropy
 
 from experiments.config.paper import TABLE1
 from experiments.config.run_config import RESULTS
-from experiments.datasets.loading import NORMALISATION, load, normalise
-from experiments.page.numbers import Record
-from experiments.page.numbers import table as markdown
-from experiments.pretraining.augmentation import NOTHING
+from experiments.config.settings import NO_AUGMENTATION
+from experiments.datasets.loading import load
+from experiments.datasets.normalisation import NORMALISATION, normalise
+from experiments.pretraining.network_id import NetworkId
 from experiments.pretraining.training import train
 from simplexcal.metrics import ece
 
-PATH = RESULTS / "lenet5_forms.jsonl"
-PAPER = TABLE1["fmnist-lenet5"]["accuracy"].mean
+RESULTS_PATH = RESULTS / "lenet5_variants.jsonl"
+PAPER_ACCURACY = TABLE1["fmnist-lenet5"]["accuracy"].mean
 SEEDS = (0, 1)
-ORDER = 1000  # added to a seed, it gives the order of the images
-FORMS: dict[str, dict[str, Any]] = {
-    "tanh, average pooling": {"activation": nn.Tanh, "pool": nn.AvgPool2d},
-    "ReLU, average pooling": {"pool": nn.AvgPool2d},
+ORDER_SEED = 1000  # Added to a seed, it gives the order of the images.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "tanh, average pooling": {"activation": nn.Tanh, "pooling": nn.AvgPool2d},
+    "ReLU, average pooling": {"pooling": nn.AvgPool2d},
     "ReLU, max-pooling": {},
-    "ReLU, max-pooling, bfloat16": {"half": True},
+    "ReLU, max-pooling, bfloat16": {"bfloat16": True},
     "ReLU, max-pooling, no padding": {"padding": 0},
-    "ReLU, max-pooling, no padding, bfloat16": {"padding": 0, "half": True},
+    "ReLU, max-pooling, no padding, bfloat16": {"padding": 0, "bfloat16": True},
 }
 
 
-class Form(nn.Module):
-    """A LeNet-5 with this activation and pooling, with images padded to 32 × 32 or not, in float32 or by autocast."""
+@dataclass(frozen=True)
+class Evaluated:
+    """A trained network on all test images, uncalibrated.
+
+    Args:
+        variant: A key of ``VARIANTS``.
+        seed: The network's seed.
+        accuracy: The share of correct predictions.
+        ece: The expected calibration error.
+        nll: The negative log-likelihood.
+    """
+
+    variant: str
+    seed: int
+    accuracy: float
+    ece: float
+    nll: float
+
+
+class LeNet5Variant(nn.Module):
+    """A LeNet-5.
+
+    Args:
+        activation: The activation.
+        pooling: The pooling.
+        padding: Pixels by which 28 × 28 images are padded on each side, 2 or 0.
+        bfloat16: Compute in bfloat16 by autocast.
+    """
 
     def __init__(
         self,
         activation: type[nn.Module] = nn.ReLU,
-        pool: type[nn.Module] = nn.MaxPool2d,
+        pooling: type[nn.Module] = nn.MaxPool2d,
         padding: int = 2,
-        half: bool = False,
+        bfloat16: bool = False,
     ) -> None:
         super().__init__()
-        self.half_precision = half
-        n_flat = 400 if padding else 256
+        self.uses_bfloat16 = bfloat16
+        n_flat = 256
+        if padding:
+            n_flat = 400
         self.layers = nn.Sequential(
             nn.Conv2d(1, 6, 5, padding=padding),
             activation(),
-            pool(2),
+            pooling(2),
             nn.Conv2d(6, 16, 5),
             activation(),
-            pool(2),
+            pooling(2),
             nn.Flatten(),
             nn.Linear(n_flat, 120),
             activation(),
@@ -67,90 +98,105 @@ class Form(nn.Module):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the logits of normalised images (N, 1, 28, 28)."""
-        with torch.autocast(
-            images.device.type, torch.bfloat16, self.half_precision, cache_enabled=False
-        ):
+        """Return the logits.
+
+        Args:
+            images: Normalised images (N, 1, 28, 28).
+        """
+        device = images.device.type
+        with torch.autocast(device, torch.bfloat16, self.uses_bfloat16, cache_enabled=False):
             logits: Tensor = self.layers(images)
         return logits.float()
 
 
-def run(data: Path, device: str, out: Path = PATH, epochs: int = 200) -> None:
-    """Train all networks at once, and judge them on the test images."""
-    images, norm = load("fashion-mnist", data), NORMALISATION["fashion-mnist"]
-    jobs = [(name, seed) for name in FORMS for seed in SEEDS]
-    networks = [_network(name, seed).to(device) for name, seed in jobs]
+def run(data: Path, device: str, out: Path = RESULTS_PATH, epochs: int = 200) -> None:
+    """Train all variants concurrently, and evaluate them on the test images.
+
+    Args:
+        data: The folder of the data sets.
+        device: Where to train.
+        out: The file to write.
+        epochs: Passes through the images.
+    """
+    images = load("fashion-mnist", data)
+    normalisation = NORMALISATION["fashion-mnist"]
+    ids = [NetworkId(name, seed) for name in VARIANTS for seed in SEEDS]
+    networks = [_network(name, seed).to(device) for name, seed in ids]
     train(
         networks,
         images.train_images,
         images.train_labels,
-        mean=norm.mean,
-        std=norm.std,
-        augment=NOTHING,
-        seeds=[ORDER + seed for _, seed in jobs],
+        mean=normalisation.mean,
+        std=normalisation.std,
+        augmentation=NO_AUGMENTATION,
+        seeds=[ORDER_SEED + seed for _, seed in ids],
         epochs=epochs,
         dtype=torch.float32,
     )
-    inputs, labels = normalise(images.test_images, norm).to(device), images.test_labels.to(device)
+    inputs = normalise(images.test_images, normalisation).to(device)
+    labels = images.test_labels.to(device)
     with out.open("w") as file, torch.no_grad():
-        for (name, seed), net in zip(jobs, networks, strict=True):
-            file.write(
-                json.dumps({"form": name, "seed": seed, **_judged(net(inputs), labels)}) + "\n"
-            )
+        for network, net in zip(ids, networks, strict=True):
+            evaluated = _evaluate(network, net(inputs), labels)
+            file.write(json.dumps(asdict(evaluated)) + "\n")
 
 
-def _network(name: str, seed: int) -> Form:
+def read(path: Path = RESULTS_PATH) -> dict[str, list[Evaluated]]:
+    """Return what was evaluated, for each variant.
+
+    Args:
+        path: The file that ``run`` wrote.
+    """
+    evaluated: dict[str, list[Evaluated]] = {name: [] for name in VARIANTS}
+    for line in path.read_text().splitlines():
+        found = Evaluated(**json.loads(line))
+        evaluated[found.variant].append(found)
+    return evaluated
+
+
+def nearest_to_paper(path: Path = RESULTS_PATH) -> str:
+    """Return the variant whose mean accuracy over the seeds is nearest to the paper's.
+
+    Args:
+        path: The file that ``run`` wrote.
+    """
+    distances = {}
+    for name, evaluated in read(path).items():
+        mean = statistics.mean([found.accuracy for found in evaluated])
+        distances[name] = abs(100 * mean - PAPER_ACCURACY)
+    return min(distances, key=lambda name: distances[name])
+
+
+def _network(name: str, seed: int) -> LeNet5Variant:
     torch.manual_seed(seed)
-    return Form(**FORMS[name])
+    return LeNet5Variant(**VARIANTS[name])
 
 
-def _judged(logits: Tensor, labels: Tensor) -> dict[str, float]:
+def _evaluate(network: NetworkId, logits: Tensor, labels: Tensor) -> Evaluated:
     confidence, label = logits.softmax(-1).max(-1)
     correct = label == labels
-    return {
-        "accuracy": correct.float().mean().item(),
-        "ece": ece(confidence, correct).item(),
-        "nll": cross_entropy(logits, labels).item(),
-    }
+    return Evaluated(
+        variant=network.setting,
+        seed=network.seed,
+        accuracy=correct.float().mean().item(),
+        ece=ece(confidence, correct).item(),
+        nll=cross_entropy(logits, labels).item(),
+    )
 
 
-SECTION = """### Which LeNet-5
+def main(arguments: list[str]) -> None:
+    """Run the command line of this module.
 
-The paper says no more than the name. Two seeds of each form, by the paper's recipe, on all 10000 test images,
-uncalibrated (`experiments/pretraining/lenet5_variants.py`). The form to keep was to be the one whose mean accuracy is nearest to the
-paper's {paper}, and was chosen before any calibrator was fitted to it: {nearest}.
-
-{table}"""
-
-
-def section(path: Path = PATH) -> str:
-    """Return the results page's section: both seeds of each form."""
-    records = _read(path)
-    lines = []
-    for name in FORMS:
-        rows = [r for r in records if r["form"] == name]
-        lines.append(
-            [name, *(", ".join(f"{100 * r[key]:.2f}" for r in rows) for key in ("accuracy", "ece"))]
-        )
-    found = markdown(("form", "accuracy %", "ECE %"), lines)
-    return SECTION.format(paper=PAPER, nearest=nearest(path), table=found)
-
-
-def nearest(path: Path = PATH) -> str:
-    """Return the form whose mean accuracy over the seeds is nearest to the paper's."""
-    records = _read(path)
-    means = {
-        name: 100 * statistics.mean(r["accuracy"] for r in records if r["form"] == name)
-        for name in FORMS
-    }
-    return min(means, key=lambda name: abs(means[name] - PAPER))
-
-
-def _read(path: Path) -> list[Record]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    Args:
+        arguments: The folder of the data sets and, if wanted, the device.
+    """
+    if len(arguments) not in (1, 2):
+        raise SystemExit(__doc__)
+    device = "cpu"
+    if len(arguments) == 2:
+        device = arguments[1]
+    run(Path(arguments[0]), device)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) not in (2, 3):
-        raise SystemExit(__doc__)
-    run(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) == 3 else "cpu")
+    main(sys.argv[1:])

@@ -1,142 +1,173 @@
-"""Pre-trains the networks that the cache lacks, several at once; what was interrupted goes on where it stopped."""
+"""Trains the networks that the cache lacks, several concurrently; resumes what was interrupted."""
 
 import json
 import math
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from safetensors.torch import save
 from torch import nn
 
-from experiments.config.run_config import Place, device_name, say
-from experiments.config.settings import ROWS
-from experiments.datasets.loading import NORMALISATION, load
-from experiments.pretraining.augmentation import Augmentation
-from experiments.pretraining.outputs import untrained
-from experiments.pretraining.training import seconds_of, train
+from experiments.config.run_config import RunConfig, device_name, log
+from experiments.config.settings import SETTINGS, Augmentation
+from experiments.datasets.loading import load
+from experiments.datasets.normalisation import NORMALISATION
+from experiments.pretraining.network_id import NetworkId
+from experiments.pretraining.outputs import untrained_network
+from experiments.pretraining.training import OnEpoch, train, training_seconds
 from simplexcal.io._atomic import atomic_write
 
-EPOCHS, BATCH = 200, 128
-TRIAL_EPOCHS, TRIAL_BATCH = 2, 16
-EVERY = 10.0  # seconds between two lines about a training
+EPOCHS = 200
+BATCH_SIZE = 128
+DRY_RUN_EPOCHS = 2
+DRY_RUN_BATCH_SIZE = 16
+LOG_INTERVAL = 10.0  # seconds between two lines about a training
+SAVE_INTERVAL = 60.0
 
-
-class Which(NamedTuple):
-    """One network: its row and its seed."""
-
-    row: str
-    seed: int
+Compatibility = tuple[str, Augmentation, torch.dtype]
 
 
 def pretrain(
-    networks: Iterable[Which], place: Place, at_once: int, deadline: float = math.inf
+    networks: Iterable[NetworkId], config: RunConfig, concurrent: int, deadline: float = math.inf
 ) -> bool:
     """Train the networks that are not in the cache; return whether all of them are there now.
 
-    Those of one data set and augmentation train ``at_once``, also of different rows: the kernels of one fill the gaps
-    of another.
+    Networks of one data set and augmentation train concurrently, also those of different
+    settings: the kernels of one fill the gaps of another.
+
+    Args:
+        networks: The networks.
+        config: Folders and device of the run.
+        concurrent: How many networks train concurrently.
+        deadline: When to stop, on the clock of ``time.monotonic``.
     """
-    wanted = [which for which in networks if not place.cached("networks", *which).exists()]
-    return all(_train(group, place, deadline) for group in _groups(wanted, place, at_once))
+    missing = [network for network in networks if not config.network_path(*network).exists()]
+    groups = _groups(missing, config, concurrent)
+    return all(_train_group(group, config, deadline) for group in groups)
 
 
-def _groups(wanted: Sequence[Which], place: Place, at_once: int) -> list[list[Which]]:
-    """Return what trains together: first what was interrupted, in the company it had."""
-    checkpoints = sorted((place.cache / "training").glob("*.safetensors"))
-    groups = [group for group in map(_group_of, checkpoints) if set(group) & set(wanted)]
-    together: dict[tuple[str, Augmentation, torch.dtype], list[Which]] = {}
-    for which in wanted:
-        if not any(which in group for group in groups):
-            row = ROWS[which.row]
-            together.setdefault((row.data, row.augment, row.dtype(place.device)), []).append(which)
-    return groups + [
-        new[i : i + at_once] for new in together.values() for i in range(0, len(new), at_once)
-    ]
+def _groups(
+    missing: Sequence[NetworkId], config: RunConfig, concurrent: int
+) -> list[list[NetworkId]]:
+    """Return what trains concurrently: first the groups that were interrupted, unchanged."""
+    groups = []
+    for checkpoint in sorted((config.cache / "training").glob("*.safetensors")):
+        group = _group_of_checkpoint(checkpoint)
+        if set(group) & set(missing):
+            groups.append(group)
+    resumed = {network for group in groups for network in group}
+    compatible: dict[Compatibility, list[NetworkId]] = {}
+    for network in missing:
+        if network not in resumed:
+            setting = SETTINGS[network.setting]
+            key = (setting.dataset, setting.augmentation, setting.dtype(config.device))
+            compatible.setdefault(key, []).append(network)
+    for new in compatible.values():
+        groups += [new[i : i + concurrent] for i in range(0, len(new), concurrent)]
+    return groups
 
 
-def _checkpoint(group: Sequence[Which], place: Place) -> Path:
-    """Return the file of an unfinished training; its name says whose: "ROW-SEED-SEED+ROW-SEED"."""
-    name = "+".join(f"{row}-{'-'.join(seeds)}" for row, seeds in _by_row(group).items())
-    return place.cache / "training" / f"{name}.safetensors"
+def _checkpoint_path(group: Sequence[NetworkId], config: RunConfig) -> Path:
+    """Return the file of an unfinished training, "SETTING-SEED-SEED+SETTING-SEED"."""
+    parts = [f"{name}-{'-'.join(seeds)}" for name, seeds in _seeds_by_setting(group).items()]
+    return config.cache / "training" / f"{'+'.join(parts)}.safetensors"
 
 
-def _group_of(checkpoint: Path) -> list[Which]:
-    """Return the networks that the name of a checkpoint says."""
-    found = []
+def _group_of_checkpoint(checkpoint: Path) -> list[NetworkId]:
+    """Return the networks that the name of a checkpoint lists."""
+    group = []
     for part in checkpoint.stem.split("+"):
-        row = max((row for row in ROWS if part.startswith(f"{row}-")), key=len)
-        found += [Which(row, int(seed)) for seed in part.removeprefix(f"{row}-").split("-")]
-    return found
+        matching = [name for name in SETTINGS if part.startswith(f"{name}-")]
+        setting = max(matching, key=len)
+        seeds = part.removeprefix(f"{setting}-").split("-")
+        group += [NetworkId(setting, int(seed)) for seed in seeds]
+    return group
 
 
-def _by_row(group: Sequence[Which]) -> dict[str, list[str]]:
-    rows: dict[str, list[str]] = {}
-    for row, seed in group:
-        rows.setdefault(row, []).append(str(seed))
-    return rows
+def _seeds_by_setting(group: Sequence[NetworkId]) -> dict[str, list[str]]:
+    seeds: dict[str, list[str]] = {}
+    for network in group:
+        seeds.setdefault(network.setting, []).append(str(network.seed))
+    return seeds
 
 
-def _train(group: Sequence[Which], place: Place, deadline: float) -> bool:
-    row = ROWS[group[0].row]
-    images = load(row.data, place.data)
-    norm, epochs = NORMALISATION[row.data], TRIAL_EPOCHS if place.trial else EPOCHS
-    networks = [untrained(*which).to(place.device) for which in group]
-    names = " and ".join(
-        f"{name}, seeds {', '.join(seeds)}" for name, seeds in _by_row(group).items()
-    )
-    checkpoint = _checkpoint(group, place)
-    said = [time.monotonic()]
-
-    def on_epoch(epoch: int, losses: list[float]) -> None:
-        if epoch == epochs or time.monotonic() - said[0] >= EVERY:
-            said[0] = time.monotonic()
-            say(
-                f"{names}: epoch {epoch} of {epochs}, losses {' '.join(f'{loss:.4f}' for loss in losses)}"
-            )
-
-    say(f"{names}: pre-training on {place.device}")
-    done = train(
+def _train_group(group: Sequence[NetworkId], config: RunConfig, deadline: float) -> bool:
+    """Train a group; return whether it is finished, and in the cache."""
+    setting = SETTINGS[group[0].setting]
+    images = load(setting.dataset, config.data)
+    normalisation = NORMALISATION[setting.dataset]
+    networks = [untrained_network(*network).to(config.device) for network in group]
+    title = _title(group)
+    checkpoint = _checkpoint_path(group, config)
+    log(f"{title}: pre-training on {config.device}")
+    finished = train(
         networks,
         images.train_images,
         images.train_labels,
-        mean=norm.mean,
-        std=norm.std,
-        augment=row.augment,
-        seeds=[which.seed for which in group],
-        epochs=epochs,
-        batch_size=TRIAL_BATCH if place.trial else BATCH,
-        dtype=row.dtype(place.device),
-        compiled=place.compiled,
+        mean=normalisation.mean,
+        std=normalisation.std,
+        augmentation=setting.augmentation,
+        seeds=[network.seed for network in group],
+        epochs=_epochs(config),
+        batch_size=DRY_RUN_BATCH_SIZE if config.dry_run else BATCH_SIZE,
+        dtype=setting.dtype(config.device),
+        compiled=config.compiled,
         checkpoint=checkpoint,
         seconds=deadline - time.monotonic(),
-        every=0.0 if place.trial else 60.0,
-        on_epoch=on_epoch,
+        save_interval=0.0 if config.dry_run else SAVE_INTERVAL,
+        on_epoch=_epoch_logger(title, _epochs(config)),
     )
-    if done:
-        _keep(group, networks, place, seconds_of(checkpoint))
+    if finished:
+        _write_networks(group, networks, config, training_seconds(checkpoint))
         checkpoint.unlink()
     else:
-        say(f"{names}: time is up; the same command goes on with the pre-training")
-    return done
+        log(f"{title}: time is up; the same command resumes the pre-training")
+    return finished
 
 
-def _keep(
-    group: Sequence[Which], networks: Sequence[nn.Module], place: Place, seconds: float
+def _epochs(config: RunConfig) -> int:
+    return DRY_RUN_EPOCHS if config.dry_run else EPOCHS
+
+
+def _title(group: Sequence[NetworkId]) -> str:
+    parts = [
+        f"{name}, seeds {', '.join(seeds)}" for name, seeds in _seeds_by_setting(group).items()
+    ]
+    return " and ".join(parts)
+
+
+def _epoch_logger(title: str, epochs: int) -> OnEpoch:
+    """Return a function that logs losses, at most once in so many seconds."""
+    last = time.monotonic()
+
+    def on_epoch(epoch: int, losses: list[float]) -> None:
+        nonlocal last
+        if epoch == epochs or time.monotonic() - last >= LOG_INTERVAL:
+            last = time.monotonic()
+            shown = " ".join(f"{loss:.4f}" for loss in losses)
+            log(f"{title}: epoch {epoch} of {epochs}, losses {shown}")
+
+    return on_epoch
+
+
+def _write_networks(
+    group: Sequence[NetworkId], networks: Sequence[nn.Module], config: RunConfig, seconds: float
 ) -> None:
-    settings = {
-        "epochs": TRIAL_EPOCHS if place.trial else EPOCHS,
-        "augment": ROWS[group[0].row].augment._asdict(),
-        "at_once": len(group),
-        "rows": [*_by_row(group)],
-        "compiled": place.compiled,
+    """Write the trained networks to the cache, with how they were trained."""
+    training = {
+        "epochs": _epochs(config),
+        "augmentation": SETTINGS[group[0].setting].augmentation._asdict(),
+        "concurrent": len(group),
+        "settings": list(_seeds_by_setting(group)),
+        "compiled": config.compiled,
         "seconds": seconds,
-        "device": device_name(place.device),
+        "device": device_name(config.device),
     }
-    for which, net in zip(group, networks, strict=True):
-        path = place.cached("networks", *which)
+    metadata = {"training": json.dumps(training)}
+    for network, net in zip(group, networks, strict=True):
+        path = config.network_path(*network)
         path.parent.mkdir(parents=True, exist_ok=True)
         state = {key: value.cpu().contiguous() for key, value in net.state_dict().items()}
-        atomic_write(path, save(state, {"training": json.dumps(settings)}))
+        atomic_write(path, save(state, metadata))

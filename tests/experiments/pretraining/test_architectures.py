@@ -116,7 +116,5 @@ def test_an_unknown_network_and_an_unfit_lenet5_are_refused() -> None:
         ValueError, match=r"one of lenet5, vgg16-bn, vgg16-bn-flat, resnet18, .*; got 'resnet'"
     ):
         architectures.make("resnet", 3, 10, 0)
-    with pytest.raises(
-        ValueError, match="images of 1 channel and tells 10 classes apart; got 3 and 10"
-    ):
+    with pytest.raises(ValueError, match="images of 1 channel and has 10 classes; got 3 and 10"):
         architectures.make("lenet5", 3, 10, 0)

@@ -4,14 +4,9 @@ import math
 
 import pytest
 import torch
-from experiments.datasets import loading as data
-from experiments.pretraining.augmentation import (
-    CROPS_AND_FLIPS,
-    NOTHING,
-    Augmentation,
-    Pictures,
-    draw,
-)
+from experiments.config.settings import CROPS_AND_FLIPS, NO_AUGMENTATION, Augmentation
+from experiments.datasets.normalisation import Normalisation, normalise
+from experiments.pretraining.augmentation import AugmentedImages, draw_plan
 from torch import Tensor
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
@@ -22,45 +17,47 @@ def images_of(n: int, side: int = 6, channels: int = 3) -> Tensor:
     return torch.randint(256, (n, channels, side, side + 1), generator=g, dtype=torch.uint8)
 
 
-def slow_cut(images: Tensor, plan: Tensor, augment: Augmentation) -> Tensor:
-    """Return what ``Pictures.cut`` must: crop first, then flip, and what lies outside is black before normalisation."""
+def slow_cut(images: Tensor, plan: Tensor, augmentation: Augmentation) -> Tensor:
+    """Return what ``AugmentedImages.cut`` must: crop first, then flip, and what lies outside is black before normalisation."""
     whole = images.shape[2:]
-    height, width = (augment.side, augment.side) if augment.side else whole
+    height, width = (augmentation.side, augmentation.side) if augmentation.side else whole
     made = torch.zeros(plan.shape[1], images.shape[1], height, width, dtype=torch.uint8)
     for b, (row, top, left, flip) in enumerate(plan.T.tolist()):
         for y in range(height):
             for x in range(width):
-                from_y, from_x = y + top - augment.padding, x + left - augment.padding
+                from_y, from_x = y + top - augmentation.padding, x + left - augmentation.padding
                 if 0 <= from_y < whole[0] and 0 <= from_x < whole[1]:
                     made[b, :, y, width - 1 - x if flip else x] = images[row, :, from_y, from_x]
-    return data.normalise(made, data.Normalisation(MEAN, STD))
+    return normalise(made, Normalisation(MEAN, STD))
 
 
 @pytest.mark.parametrize(
-    "augment",
+    "augmentation",
     [
         CROPS_AND_FLIPS,
-        NOTHING,
+        NO_AUGMENTATION,
         Augmentation(padding=0),
         Augmentation(flip=False),
         Augmentation(padding=1, side=4),
     ],
     ids=["both", "nothing", "flips", "crops", "small"],
 )
-def test_a_batch_is_what_slow_loops_make(augment: Augmentation) -> None:
+def test_a_batch_is_what_slow_loops_make(augmentation: Augmentation) -> None:
     images, labels = images_of(40), torch.arange(40)
-    pictures = Pictures(images, labels, mean=MEAN, std=STD, augment=augment, device="cpu")
-    plan = pictures.plan(20, seed=3, epoch=5)[:, 1]
-    made, chosen = pictures.cut(plan)
-    torch.testing.assert_close(made, slow_cut(images, plan, augment), rtol=0, atol=2e-6)
+    data = AugmentedImages(
+        images, labels, mean=MEAN, std=STD, augmentation=augmentation, device="cpu"
+    )
+    plan = data.plan(20, seed=3, epoch=5)[:, 1]
+    made, chosen = data.cut(plan)
+    torch.testing.assert_close(made, slow_cut(images, plan, augmentation), rtol=0, atol=2e-6)
     assert torch.equal(chosen, labels[plan[0]])
     assert made.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_a_crop_and_a_flip_by_hand() -> None:
     image = torch.arange(1, 10, dtype=torch.uint8).view(1, 1, 3, 3)  # rows 1 2 3, 4 5 6, 7 8 9
-    pictures = Pictures(
-        image, torch.zeros(1), mean=[0.0], std=[1 / 255], augment=CROPS_AND_FLIPS, device="cpu"
+    data = AugmentedImages(
+        image, torch.zeros(1), mean=[0.0], std=[1 / 255], augmentation=CROPS_AND_FLIPS, device="cpu"
     )
     cases = {(4, 4, 0): [1, 2, 3, 4, 5, 6, 7, 8, 9], (4, 4, 1): [3, 2, 1, 6, 5, 4, 9, 8, 7]}
     cases |= {
@@ -69,7 +66,7 @@ def test_a_crop_and_a_flip_by_hand() -> None:
         (0, 0, 0): [0] * 9,
     }
     for (top, left, flip), expected in cases.items():
-        made, _ = pictures.cut(torch.tensor([[0], [top], [left], [flip]]))
+        made, _ = data.cut(torch.tensor([[0], [top], [left], [flip]]))
         torch.testing.assert_close(
             made.ravel(), torch.tensor(expected, dtype=torch.float32), rtol=0, atol=1e-5
         )
@@ -77,14 +74,16 @@ def test_a_crop_and_a_flip_by_hand() -> None:
 
 def test_without_augmentation_images_are_only_normalised() -> None:
     images = images_of(10)
-    pictures = Pictures(images, torch.arange(10), mean=MEAN, std=STD, augment=NOTHING, device="cpu")
-    plan = pictures.plan(10, seed=0, epoch=0)[:, 0]
-    expected = data.normalise(images, data.Normalisation(MEAN, STD))[plan[0]]
-    torch.testing.assert_close(pictures.cut(plan)[0], expected, rtol=0, atol=2e-6)
+    data = AugmentedImages(
+        images, torch.arange(10), mean=MEAN, std=STD, augmentation=NO_AUGMENTATION, device="cpu"
+    )
+    plan = data.plan(10, seed=0, epoch=0)[:, 0]
+    expected = normalise(images, Normalisation(MEAN, STD))[plan[0]]
+    torch.testing.assert_close(data.cut(plan)[0], expected, rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize(
-    ("augment", "most"),
+    ("augmentation", "most"),
     [
         (CROPS_AND_FLIPS, (8, 8, 1)),
         (Augmentation(padding=0), (0, 0, 1)),
@@ -92,21 +91,26 @@ def test_without_augmentation_images_are_only_normalised() -> None:
     ],
     ids=["both", "flips", "crops"],
 )
-def test_what_is_drawn(augment: Augmentation, most: tuple[int, ...]) -> None:
-    pictures = Pictures(
-        images_of(500), torch.arange(500), mean=MEAN, std=STD, augment=augment, device="cpu"
+def test_what_is_drawn(augmentation: Augmentation, most: tuple[int, ...]) -> None:
+    data = AugmentedImages(
+        images_of(500),
+        torch.arange(500),
+        mean=MEAN,
+        std=STD,
+        augmentation=augmentation,
+        device="cpu",
     )
-    assert pictures.plan(1, seed=0, epoch=0)[1:].amax((1, 2)).tolist() == [*most]
+    assert data.plan(1, seed=0, epoch=0)[1:].amax((1, 2)).tolist() == [*most]
 
 
 def test_a_small_crop_may_lie_at_every_edge() -> None:
     g = torch.Generator().manual_seed(7)
     images = torch.randint(256, (500, 3, 6, 6), generator=g, dtype=torch.uint8)
-    augment = Augmentation(padding=1, side=4, flip=False)
-    pictures = Pictures(
-        images, torch.arange(500), mean=MEAN, std=STD, augment=augment, device="cpu"
+    augmentation = Augmentation(padding=1, side=4, flip=False)
+    data = AugmentedImages(
+        images, torch.arange(500), mean=MEAN, std=STD, augmentation=augmentation, device="cpu"
     )
-    _, top, left, _ = pictures.plan(1, seed=0, epoch=0).view(4, -1)
+    _, top, left, _ = data.plan(1, seed=0, epoch=0).view(4, -1)
     assert (
         sorted(set(top.tolist())) == sorted(set(left.tolist())) == [0, 1, 2, 3, 4]
     )  # the last ends at the padding
@@ -116,18 +120,18 @@ def test_a_crop_that_does_not_fit_is_refused() -> None:
     with pytest.raises(
         ValueError, match=r"A crop of 16 × 16 does not fit into images of \(6, 7\)\."
     ):
-        Pictures(
+        AugmentedImages(
             images_of(2),
             torch.arange(2),
             mean=MEAN,
             std=STD,
-            augment=Augmentation(side=16),
+            augmentation=Augmentation(side=16),
             device="cpu",
         )
 
 
 def test_an_epoch_takes_each_row_once_and_leaves_the_rest_out() -> None:
-    plan = draw(50, 8, 9, True, 0, 0)
+    plan = draw_plan(50, 8, 9, True, 0, 0)
     assert plan.shape == (4, 6, 8)
     rows = plan[0].ravel().tolist()
     assert len(set(rows)) == 48
@@ -136,7 +140,7 @@ def test_an_epoch_takes_each_row_once_and_leaves_the_rest_out() -> None:
 
 def test_offsets_and_flips_are_uniform() -> None:
     n = 90_000
-    _, top, left, flip = draw(n, 1, 9, True, 0, 0).view(4, -1)
+    _, top, left, flip = draw_plan(n, 1, 9, True, 0, 0).view(4, -1)
     for counts in (
         top.bincount(minlength=9),
         left.bincount(minlength=9),
@@ -150,11 +154,13 @@ def test_offsets_and_flips_are_uniform() -> None:
 
 def test_each_seed_and_epoch_has_a_plan_of_its_own() -> None:
     plans = {
-        (seed, epoch): draw(64, 8, 9, True, seed, epoch) for seed in range(3) for epoch in range(3)
+        (seed, epoch): draw_plan(64, 8, 9, True, seed, epoch)
+        for seed in range(3)
+        for epoch in range(3)
     }
     assert len({tuple(plan.ravel().tolist()) for plan in plans.values()}) == 9
-    assert torch.equal(plans[1, 2], draw(64, 8, 9, True, 1, 2))
-    assert not draw(64, 8, 1, False, 1, 2)[1:].any()
+    assert torch.equal(plans[1, 2], draw_plan(64, 8, 9, True, 1, 2))
+    assert not draw_plan(64, 8, 1, False, 1, 2)[1:].any()
 
 
 @pytest.mark.parametrize(
@@ -176,6 +182,11 @@ def test_each_seed_and_epoch_has_a_plan_of_its_own() -> None:
 )
 def test_wrong_images_are_refused(images: Tensor, n_labels: int, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        Pictures(
-            images, torch.zeros(n_labels), mean=MEAN, std=STD, augment=CROPS_AND_FLIPS, device="cpu"
+        AugmentedImages(
+            images,
+            torch.zeros(n_labels),
+            mean=MEAN,
+            std=STD,
+            augmentation=CROPS_AND_FLIPS,
+            device="cpu",
         )

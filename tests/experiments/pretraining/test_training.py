@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from experiments.pretraining.augmentation import CROPS_AND_FLIPS, NOTHING, Augmentation, Pictures
-from experiments.pretraining.learner import DECAY, MOMENTUM, Learner, cosine
-from experiments.pretraining.training import Training, seconds_of, train
+from experiments.config.settings import CROPS_AND_FLIPS, NO_AUGMENTATION, Augmentation
+from experiments.pretraining.augmentation import AugmentedImages
+from experiments.pretraining.learner import MOMENTUM, WEIGHT_DECAY, Learner, cosine_schedule
+from experiments.pretraining.training import Training, train, training_seconds
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -42,8 +43,12 @@ def images_and_labels() -> tuple[Tensor, Tensor]:
     return images.to(torch.uint8), labels
 
 
-def pictures_of(augment: Augmentation = CROPS_AND_FLIPS, device: str = "cpu") -> Pictures:
-    return Pictures(*images_and_labels(), mean=MEAN, std=STD, augment=augment, device=device)
+def training_images(
+    augmentation: Augmentation = CROPS_AND_FLIPS, device: str = "cpu"
+) -> AugmentedImages:
+    return AugmentedImages(
+        *images_and_labels(), mean=MEAN, std=STD, augmentation=augmentation, device=device
+    )
 
 
 def trained(seeds: Sequence[int], device: str = "cpu", **settings: Any) -> list[dict[str, Tensor]]:
@@ -52,7 +57,7 @@ def trained(seeds: Sequence[int], device: str = "cpu", **settings: Any) -> list[
     arguments = {
         "mean": MEAN,
         "std": STD,
-        "augment": CROPS_AND_FLIPS,
+        "augmentation": CROPS_AND_FLIPS,
         "epochs": 3,
         "batch_size": BATCH,
         **settings,
@@ -63,13 +68,13 @@ def trained(seeds: Sequence[int], device: str = "cpu", **settings: Any) -> list[
 
 def reference(seed: int, n_steps: int, epochs: int, autocast: bool = False) -> dict[str, Tensor]:
     """Return the state of a network that torch's optimiser and schedule trained."""
-    net, pictures, steps = net_of(seed), pictures_of(), N // BATCH
+    net, data, steps = net_of(seed), training_images(), N // BATCH
     optimiser = torch.optim.SGD(
-        net.parameters(), 0.1, momentum=MOMENTUM, weight_decay=DECAY, foreach=False
+        net.parameters(), 0.1, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY, foreach=False
     )
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, epochs * steps)
     for i in range(n_steps):
-        images, labels = pictures.cut(pictures.plan(BATCH, seed, i // steps)[:, i % steps])
+        images, labels = data.cut(data.plan(BATCH, seed, i // steps)[:, i % steps])
         optimiser.zero_grad()
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             logits = net(images)
@@ -88,7 +93,7 @@ def assert_close(ours: dict[str, Tensor], theirs: dict[str, Tensor], tolerance: 
 @pytest.mark.parametrize(("n_steps", "tolerance"), [(1, 1e-6), (2, 1e-6), (9, 1e-5)])
 def test_steps_are_those_of_torchs_optimiser(n_steps: int, tolerance: float) -> None:
     net = net_of(3)
-    pupils = Training([net], pictures_of(), [3], epochs=2, batch_size=BATCH)
+    pupils = Training([net], training_images(), [3], epochs=2, batch_size=BATCH)
     for i in range(n_steps):
         if i % pupils.steps == 0:
             pupils.epoch = i // pupils.steps
@@ -99,7 +104,9 @@ def test_steps_are_those_of_torchs_optimiser(n_steps: int, tolerance: float) -> 
 
 def test_bfloat16_is_autocasts() -> None:
     net = net_of(3)
-    pupils = Training([net], pictures_of(), [3], epochs=2, batch_size=BATCH, dtype=torch.bfloat16)
+    pupils = Training(
+        [net], training_images(), [3], epochs=2, batch_size=BATCH, dtype=torch.bfloat16
+    )
     pupils.begin_epoch()
     pupils.advance()
     ours, theirs, exact = net.state_dict(), reference(3, 1, 2, autocast=True), reference(3, 1, 2)
@@ -121,7 +128,7 @@ def test_the_copies_that_compute_follow_the_weights_that_learn() -> None:
         + [torch.float32] * 2
         + [torch.bfloat16] * 2
     )
-    images, labels = pictures_of().cut(pictures_of().plan(BATCH, 0, 0)[:, 0])
+    images, labels = training_images().cut(training_images().plan(BATCH, 0, 0)[:, 0])
     learner.step(images, labels, torch.tensor(0.1))
     for name, weight in learner.net.named_parameters():
         assert torch.equal(
@@ -130,7 +137,7 @@ def test_the_copies_that_compute_follow_the_weights_that_learn() -> None:
 
 
 def test_the_rate_falls_from_a_tenth_to_zero_by_a_cosine() -> None:
-    rates = cosine(8)
+    rates = cosine_schedule(8)
     assert rates[:5:4] == [0.1, pytest.approx(0.05)]
     assert rates[2] == pytest.approx(0.05 * (1 + math.sqrt(0.5)))
     assert rates[7] == pytest.approx(0.05 * (1 - math.cos(math.pi / 8)))
@@ -146,14 +153,14 @@ def test_a_network_learns() -> None:
         labels,
         mean=MEAN,
         std=STD,
-        augment=NOTHING,
+        augmentation=NO_AUGMENTATION,
         seeds=[0],
         epochs=12,
         batch_size=BATCH,
         on_epoch=lambda _, loss: losses.extend(loss),
     )
-    pictures = pictures_of(augment=NOTHING)
-    inputs, _ = pictures.cut(torch.stack([torch.arange(N), *torch.zeros(3, N, dtype=torch.int64)]))
+    data = training_images(augmentation=NO_AUGMENTATION)
+    inputs, _ = data.cut(torch.stack([torch.arange(N), *torch.zeros(3, N, dtype=torch.int64)]))
     assert done
     assert len(losses) == 12
     assert losses[-1] < 0.1 < losses[0]
@@ -177,7 +184,7 @@ def test_a_training_in_two_parts_is_one_training(tmp_path: Path) -> None:
     arguments: dict[str, Any] = {
         "mean": MEAN,
         "std": STD,
-        "augment": CROPS_AND_FLIPS,
+        "augmentation": CROPS_AND_FLIPS,
         "epochs": 3,
         "batch_size": BATCH,
     }
@@ -185,7 +192,7 @@ def test_a_training_in_two_parts_is_one_training(tmp_path: Path) -> None:
     interrupted = [net_of(seed) for seed in seeds]
     told: list[int] = []
     assert not train(interrupted, *images_and_labels(), **arguments, seconds=0.0)
-    half = Training(interrupted, pictures_of(), seeds, epochs=3, batch_size=BATCH)
+    half = Training(interrupted, training_images(), seeds, epochs=3, batch_size=BATCH)
     half.restore(path)
     half.run_epoch()
     half.save(path)
@@ -207,20 +214,20 @@ def test_what_a_kill_leaves_is_what_was_saved_on_the_way(tmp_path: Path) -> None
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        trained([0, 1], checkpoint=path, every=0.0, on_epoch=stop)
+        trained([0, 1], checkpoint=path, save_interval=0.0, on_epoch=stop)
     told: list[int] = []
-    first = seconds_of(path)
+    first = training_seconds(path)
     resumed = trained([0, 1], checkpoint=path, on_epoch=lambda epoch, _: told.append(epoch))
     assert told == [2, 3]
-    assert 0 < first < seconds_of(path)
+    assert 0 < first < training_seconds(path)
     for ours, expected in zip(resumed, trained([0, 1]), strict=True):
         assert all(torch.equal(ours[name], expected[name]) for name in expected)
 
 
 def test_the_state_of_another_training_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "state.safetensors"
-    Training([net_of(0)], pictures_of(), [0], epochs=3, batch_size=BATCH).save(path)
-    other = Training([net_of(0)], pictures_of(), [1], epochs=3, batch_size=BATCH)
+    Training([net_of(0)], training_images(), [0], epochs=3, batch_size=BATCH).save(path)
+    other = Training([net_of(0)], training_images(), [1], epochs=3, batch_size=BATCH)
     with pytest.raises(
         ValueError,
         match=r"is of another training: .*'seeds': \[0\].*not .*'seeds': \[1\].*Remove it",
@@ -230,11 +237,11 @@ def test_the_state_of_another_training_is_refused(tmp_path: Path) -> None:
 
 def test_warming_up_leaves_everything_as_it_was() -> None:
     net, before = net_of(0), net_of(0).state_dict()
-    pupils = Training([net], pictures_of(), [0], epochs=1, batch_size=BATCH)
+    pupils = Training([net], training_images(), [0], epochs=1, batch_size=BATCH)
     pupils._warm_up()
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     assert all(not m.any() for m in pupils.learners[0].momenta)
-    assert (int(pupils.at), float(pupils.learners[0].loss)) == (0, 0.0)
+    assert (int(pupils.position), float(pupils.learners[0].loss)) == (0, 0.0)
     copies = pupils.learners[0].copies
     assert all(torch.equal(copies[name], before[name]) for name in copies)
 
@@ -247,7 +254,7 @@ def test_the_networks_get_mode_and_order_back() -> None:
         *images_and_labels(),
         mean=MEAN,
         std=STD,
-        augment=CROPS_AND_FLIPS,
+        augmentation=CROPS_AND_FLIPS,
         seeds=[0],
         epochs=1,
         batch_size=BATCH,
@@ -269,7 +276,7 @@ def test_a_training_that_diverges_says_so() -> None:
             labels,
             mean=MEAN,
             std=STD,
-            augment=CROPS_AND_FLIPS,
+            augmentation=CROPS_AND_FLIPS,
             seeds=[0],
             epochs=1,
             batch_size=BATCH,
@@ -278,17 +285,22 @@ def test_a_training_that_diverges_says_so() -> None:
 
 def test_arguments_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="one seed for each of the 1 networks; got 2"):
-        Training([net_of(0)], pictures_of(), [0, 1])
+        Training([net_of(0)], training_images(), [0, 1])
     with pytest.raises(
         ValueError, match=r"`batch_size` must be in 1\.\.50, the number of images; got 128"
     ):
-        Training([net_of(0)], pictures_of(), [0])
+        Training([net_of(0)], training_images(), [0])
     apart = [net_of(0), net_of(1).to("meta")]
     with pytest.raises(
         ValueError, match=r"`networks` must be on one device; found \['cpu', 'meta'\]"
     ):
         train(
-            apart, *images_and_labels(), mean=MEAN, std=STD, augment=CROPS_AND_FLIPS, seeds=[0, 1]
+            apart,
+            *images_and_labels(),
+            mean=MEAN,
+            std=STD,
+            augmentation=CROPS_AND_FLIPS,
+            seeds=[0, 1],
         )
 
 
@@ -310,5 +322,7 @@ def test_replayed_steps_on_streams_are_those_of_the_cpu() -> None:
 @needs_cuda
 def test_the_gpu_learns_in_bfloat16() -> None:
     net = net_of(0).cuda()
-    pupil = Training([net], pictures_of(NOTHING, "cuda"), [0], epochs=12, batch_size=BATCH)
+    pupil = Training(
+        [net], training_images(NO_AUGMENTATION, "cuda"), [0], epochs=12, batch_size=BATCH
+    )
     assert [pupil.run_epoch() for _ in range(12)][-1][0] < 0.1
