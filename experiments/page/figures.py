@@ -1,4 +1,4 @@
-"""The figures of the results page, drawn from the records, and the paper's densities on the simplex."""
+"""The figures of the results pages, drawn from the records, and the paper's densities."""
 
 import statistics
 from pathlib import Path
@@ -11,75 +11,97 @@ from matplotlib.figure import Figure
 from torch.distributions import Dirichlet
 
 import simplexcal as sc
-from experiments.config.methods import PAPER_BETAS, TITLES
-from experiments.config.settings import ROWS
-from experiments.page.numbers import Group, Record, spread
-from experiments.page.others import Searched, errors
+from experiments.config.methods import METHODS, PAPER_BETAS
+from experiments.config.settings import SETTINGS
+from experiments.page.groups import Group, deviation
+from experiments.page.mixup import Searched, beta_errors
+from experiments.running.records import Record
 from simplexcal.plots import beta_sensitivity, simplex_density, simplex_grid
 
-SHOWN = ("none", "sts-paper", "sts", "dirichlet")  # methods in a reliability figure
-LOGITS, TEMPERATURES = (1.0, 0.5, 0.25), (0.2, 1.0, 2.0, 10.0, 20.0)  # of the paper's Appendix D
-FIXED: Any = {
-    "svg.hashsalt": "simplexcal",
-    "svg.fonttype": "none",
-    "font.size": 9,
-}  # the same records, the same file
+RELIABILITY_METHODS = ("none", "sts-paper", "sts", "dirichlet")
+LOGITS = (1.0, 0.5, 0.25)  # of the paper's Appendix D
+TEMPERATURES = (0.2, 1.0, 2.0, 10.0, 20.0)
+NO_NAMES = ("", "", "")
+# With these settings the same records give the same file.
+REPRODUCIBLE: Any = {"svg.hashsalt": "simplexcal", "svg.fonttype": "none", "font.size": 9}
 
 
-def reliability(group: Group, path: Path) -> None:
-    """Draw accuracy against confidence as the paper does: the mean of the seeds, and their deviation."""
-    methods = [method for method in SHOWN if method in group]
+def draw_reliability(group: Group, path: Path) -> None:
+    """Draw accuracy against confidence: the mean of the seeds, and their deviation.
+
+    Args:
+        group: The records of a setting.
+        path: The file to write.
+    """
+    methods = [method for method in RELIABILITY_METHODS if method in group]
     figure = Figure(figsize=(3.2 * len(methods), 3.2), layout="constrained")
-    for method, ax in zip(methods, figure.subplots(1, len(methods), squeeze=False)[0], strict=True):
-        _bars(group[method], ax)
-        ax.set_title(TITLES[method])
+    axes = figure.subplots(1, len(methods), squeeze=False)[0]
+    for method, ax in zip(methods, axes, strict=True):
+        _draw_bars(group[method], ax)
+        ax.set_title(METHODS[method].title)
     _save(figure, path)
 
 
-def _bars(records: list[Record], ax: Axes) -> None:
-    edges = records[0]["bins"]["edges"]
+def _draw_bars(records: list[Record], ax: Axes) -> None:
+    edges = records[0].bins.edges
     for i, left in enumerate(edges[:-1]):
-        found = [r["bins"]["accuracy"][i] for r in records if r["bins"]["accuracy"][i] is not None]
+        accuracies = [record.bins.accuracy[i] for record in records]
+        found = [accuracy for accuracy in accuracies if accuracy is not None]
         if found:
-            height, width = statistics.mean(found), edges[i + 1] - left
-            ax.bar(left, height, width, yerr=spread(found), align="edge", color="#A6CBE3")
+            height = statistics.mean(found)
+            width = edges[i + 1] - left
+            ax.bar(left, height, width, yerr=deviation(found), align="edge", color="#A6CBE3")
     ax.plot([0, 1], [0, 1], "--", color="#333333", linewidth=1)
     ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="Confidence", ylabel="Accuracy", aspect="equal")
 
 
-def densities(path: Path) -> None:
-    """Draw the Dirichlet and the Concrete law for logits (1, 0.5, 0.25) and five temperatures (Appendix D)."""
+def draw_densities(path: Path) -> None:
+    """Draw the Dirichlet and the Concrete distribution for five temperatures (Appendix D).
+
+    Args:
+        path: The file to write.
+    """
     figure = Figure(figsize=(12, 5.2), layout="constrained")
-    points, logits = simplex_grid(120), torch.tensor(LOGITS)
-    for t, (above, below) in zip(TEMPERATURES, figure.subplots(2, 5).T, strict=True):
-        for ax, name, law in (
-            (above, f"Dirichlet, t = {t:g}", Dirichlet((logits / t).exp())),
-            (below, f"Concrete, λ = {t:g}", sc.Concrete(logits, t)),
-        ):
-            simplex_density(
-                law.log_prob(points), ax, log=True, class_names=("", "", ""), colorbar=False
-            )
-            ax.set_title(name)
+    points = simplex_grid(120)
+    logits = torch.tensor(LOGITS)
+    axes = figure.subplots(2, len(TEMPERATURES)).T
+    for t, (above, below) in zip(TEMPERATURES, axes, strict=True):
+        dirichlet = Dirichlet((logits / t).exp())
+        concrete = sc.Concrete(logits, t)
+        for ax, density in ((above, dirichlet), (below, concrete)):
+            log_prob = density.log_prob(points)
+            simplex_density(log_prob, ax, log=True, class_names=NO_NAMES, colorbar=False)
+        above.set_title(f"Dirichlet, t = {t:g}")
+        below.set_title(f"Concrete, λ = {t:g}")
     _save(figure, path)
 
 
-def sensitivity(rows: Searched, path: Path) -> None:
-    """Draw the test ECE against β: median and deviation over the seeds (Appendix C.3)."""
+def draw_sensitivity(searched: Searched, path: Path) -> None:
+    """Draw the test ECE against β: median and deviation over the seeds (Appendix C.3).
+
+    Args:
+        searched: Fits that tried several β, for each setting.
+        path: The file to write.
+    """
     figure = Figure(figsize=(5, 3.4), layout="constrained")
     ax = figure.subplots()
-    for row, records in rows.items():
-        found = {b: found for b in PAPER_BETAS if (found := errors(records, b, "test"))}
-        medians, spreads = (
-            list(map(statistics.median, found.values())),
-            list(map(spread, found.values())),
-        )
-        beta_sensitivity(list(found), medians, ax, spread=spreads, label=ROWS[row].title)
+    for name, records in searched.items():
+        errors = {}
+        for beta in PAPER_BETAS:
+            found = beta_errors(records, beta, "test")
+            if found:
+                errors[beta] = found
+        medians = [statistics.median(found) for found in errors.values()]
+        spread = [deviation(found) for found in errors.values()]
+        title = SETTINGS[name].title
+        beta_sensitivity(list(errors), medians, ax, spread=spread, label=title)
     _save(figure, path)
 
 
 def _save(figure: Figure, path: Path) -> None:
+    metadata = {"Software": None}
+    if path.suffix == ".svg":
+        metadata = {"Date": None}
     path.parent.mkdir(parents=True, exist_ok=True)
-    with mpl.rc_context(FIXED):
-        figure.savefig(
-            path, dpi=110, metadata={"Date": None} if path.suffix == ".svg" else {"Software": None}
-        )
+    with mpl.rc_context(REPRODUCIBLE):
+        figure.savefig(path, dpi=110, metadata=metadata)
