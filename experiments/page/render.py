@@ -49,7 +49,7 @@ def index_context(results: Results) -> dict[str, object]:
     }
 
 
-def lenet5_context(_: Results) -> dict[str, object]:
+def lenet5_context() -> dict[str, object]:
     """Return what the template of the LeNet-5 variants reads, from their own file."""
     rows = []
     for name, evaluated in lenet5_variants.read().items():
@@ -75,7 +75,7 @@ PAGES: dict[str, Context] = {
     "swapped": comparisons.swapped_context,
     "architectures": comparisons.architectures_context,
     "time": comparisons.time_context,
-    "lenet5": lenet5_context,
+    "lenet5": lambda _: lenet5_context(),
 }
 
 

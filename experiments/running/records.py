@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from types import NoneType
 from typing import Any, NamedTuple, Self, get_args, get_origin, get_type_hints
@@ -35,7 +36,7 @@ class JsonObject:
         """
         if not isinstance(value, dict):
             raise ValueError(f"{where} must be a JSON object; got {value!r}.")  # noqa: TRY004
-        types = get_type_hints(cls)
+        types = _field_types(cls)
         unknown = sorted(set(value) - set(types))
         if unknown:
             raise ValueError(f"{where} has unknown keys: {', '.join(unknown)}.")
@@ -48,6 +49,11 @@ class JsonObject:
     def to_json(self) -> dict[str, Any]:
         """Return the object as ``json.dumps`` takes it."""
         return asdict(self)  # type: ignore[call-overload, no-any-return]
+
+
+@cache
+def _field_types(kind: type[JsonObject]) -> dict[str, Any]:
+    return get_type_hints(kind)
 
 
 def _decode(kind: Any, value: Any, where: str) -> Any:

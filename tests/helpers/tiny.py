@@ -1,4 +1,4 @@
-"""Tiny data sets in the official formats: 16 or more images of each class, brighter where the class says so."""
+"""Tiny data sets in the official formats: 16 or more images of each class, with bright pixels."""
 
 import struct
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Downloads without a network: a stand-in for pooch fetches from a folder, and checks what it fetched."""
+"""Downloads without a network: a stand-in for pooch fetches from a folder and checks the files."""
 
 import hashlib
 import io

@@ -118,7 +118,7 @@ def small(kind: int, data: bytes, order: str) -> bytes:
 
 @pytest.mark.parametrize("order", ["<", ">"])
 def test_small_elements_and_narrow_numbers_by_hand(tmp_path: Path, order: str) -> None:
-    # a double array y = [[1], [10]] as MATLAB writes it: its numbers as bytes, inside their tag, the name as well
+    # A double array y = [[1], [10]] as MATLAB writes it: numbers and name lie inside their tags.
     flags = element(6, struct.pack(f"{order}II", 6, 0), order)
     sizes = element(5, struct.pack(f"{order}2i", 2, 1), order)
     body = flags + sizes + small(1, b"y", order) + small(2, b"\x01\x0a", order)

@@ -1,4 +1,4 @@
-"""The networks have their published sizes, take every kind of image of the paper, and show the library their head."""
+"""The networks have their published sizes, take the paper's images, and show their head."""
 
 import pytest
 import torch
@@ -7,12 +7,15 @@ from torch import nn
 
 import simplexcal as sc
 
-# Sizes of the forms for ImageNet, as published, less their 7 × 7 stem and last layer, with the 3 × 3 stem and ours:
-# 11 689 512 - 9 408 - 513 000 + 1 728 + 5 130; 25 557 032 - 9 408 - 2 049 000 + 1 728 + 204 900; for the DenseNet
-# 7 978 856 - 9 408 - 128 (its stem's norm) - 1 025 000 + 1 728 + 10 250 or 102 500. VGG16: 14 714 688 in its
-# convolutions, 2 × 4 224 in the norms of their channels, 5 130 in the last layer, or 46 090 with 3 × 3 places. The
-# ResNet-18 with the published stem: 11 689 512 - 513 000 + 5 130.
-# LeNet-5: 156 + 2 416 + 48 120 + 10 164 + 850.
+# Sizes of the networks for ImageNet, as published, minus their 7 × 7 stem and last layer, plus the
+# 3 × 3 stem and our last layer:
+#   ResNet-18: 11 689 512 - 9 408 - 513 000 + 1 728 + 5 130
+#   ResNet-50: 25 557 032 - 9 408 - 2 049 000 + 1 728 + 204 900
+#   DenseNet: 7 978 856 - 9 408 - 128 (its stem's norm) - 1 025 000 + 1 728 + 10 250 or 102 500
+#   ResNet-18 with the published stem: 11 689 512 - 513 000 + 5 130
+# VGG16 has 14 714 688 in its convolutions, 2 × 4 224 in the norms of their channels, and 5 130 in
+# the last layer, or 46 090 with 3 × 3 positions.
+# LeNet-5 has 156 + 2 416 + 48 120 + 10 164 + 850.
 SIZES = {
     ("lenet5", 1, 10): 61_706,
     ("vgg16-bn", 3, 10): 14_728_266,

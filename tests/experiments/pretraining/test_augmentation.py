@@ -18,7 +18,10 @@ def images_of(n: int, side: int = 6, channels: int = 3) -> Tensor:
 
 
 def slow_cut(images: Tensor, plan: Tensor, augmentation: Augmentation) -> Tensor:
-    """Return what ``AugmentedImages.cut`` must: crop first, then flip, and what lies outside is black before normalisation."""
+    """Return what ``AugmentedImages.cut`` must: crop first, then flip.
+
+    What lies outside is black before normalisation.
+    """
     whole = images.shape[2:]
     height, width = (augmentation.side, augmentation.side) if augmentation.side else whole
     made = torch.zeros(plan.shape[1], images.shape[1], height, width, dtype=torch.uint8)

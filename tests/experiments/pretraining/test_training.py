@@ -1,4 +1,4 @@
-"""Pre-training against torch's own optimiser and autocast, alone and in company, in one go and in two."""
+"""Pre-training against torch's own optimiser and autocast, concurrent, resumed and whole."""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 
 
 def net_of(seed: int) -> nn.Sequential:
-    """Return a network with every kind of layer that the paper's have, 1 × 1 and strided convolutions among them."""
+    """Return a network with every kind of layer that the paper's have."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return nn.Sequential(
@@ -173,7 +173,7 @@ def test_a_seed_decides_the_weights() -> None:
     assert not torch.equal(first["0.weight"], other["0.weight"])
 
 
-def test_networks_trained_together_are_those_trained_alone() -> None:
+def test_networks_trained_concurrently_are_those_trained_sequentially() -> None:
     for seed, ours in zip((0, 1, 5), trained([0, 1, 5]), strict=True):
         (alone,) = trained([seed])
         assert all(torch.equal(ours[name], alone[name]) for name in alone)

@@ -439,7 +439,7 @@ def test_bad_arguments_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 class Runner:
-    """Commands in processes of their own, which start at once: the server has imported everything before."""
+    """Commands in processes of their own; the server has imported everything before."""
 
     def __init__(self) -> None:
         self.context = get_context("forkserver")
