@@ -36,7 +36,7 @@ class JsonObject:
         """
         if not isinstance(value, dict):
             raise ValueError(f"{where} must be a JSON object; got {value!r}.")  # noqa: TRY004
-        types = _field_types(cls)
+        types = _field_types(cls)  # type: ignore[arg-type]  # A class is hashable.
         unknown = sorted(set(value) - set(types))
         if unknown:
             raise ValueError(f"{where} has unknown keys: {', '.join(unknown)}.")
