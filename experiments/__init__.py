@@ -1,1 +1,1 @@
-"""The paper's tables and figures; uses public names only."""
+"""The paper's experiments, run from a clone of the repository: `python -m experiments`."""

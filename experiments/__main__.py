@@ -1,10 +1,15 @@
 """The paper's tables and figures.
 
-  python -m experiments download DATA [NAME ...]      fetch the official data sets that have a fixed address
-  python -m experiments run STUDY --data DATA --cache CACHE [...]       do what is left of one of the paper's studies
-  python -m experiments render                        write docs/results.md, its figures and the README's table
+  python -m experiments download DATA [NAME ...]
+      fetch the official data sets that have a fixed address
+  python -m experiments run STUDY --data DATA --cache CACHE [...]
+      do what is left of one of the studies
+  python -m experiments render
+      write docs/results/, its figures and the README's table
 
-An example: python -m experiments run table1 --rows fmnist-lenet5 --seeds 0-4 --data DATA --cache CACHE --device cuda
+An example:
+  python -m experiments run table1 --settings fmnist-lenet5 --seeds 0-4
+      --data DATA --cache CACHE --device cuda
 """
 
 import argparse
@@ -13,50 +18,69 @@ import os
 import sys
 from pathlib import Path
 
-from experiments.download import FILES, download
-from experiments.methods import METHODS
-from experiments.place import RESULTS, Place, say
-from experiments.rows import ROWS
-from experiments.runner import JobsFailedError, run_study
-from experiments.studies import STUDIES
+from experiments.config.methods import METHODS
+from experiments.config.run_config import RESULTS, RunConfig, log
+from experiments.config.settings import SETTINGS
+from experiments.config.studies import STUDIES
+from experiments.datasets.download import FILES, download
+from experiments.running.runner import JobsFailedError, run_study
 
-LEFT = 3  # exit code when the time is up and something is left
+INCOMPLETE = 3  # exit code when the time is up and something is left
 
 
-def seeds_of(text: str) -> list[int]:
-    """Return the seeds in "0-4" or "0,2,7-9"."""
-    parts = [part.split("-") for part in text.split(",")]
+def parse_seeds(text: str) -> list[int]:
+    """Return the seeds in "0-4" or "0,2,7-9".
+
+    Args:
+        text: Seeds and ranges of seeds, separated by commas.
+
+    Raises:
+        argparse.ArgumentTypeError: If the text is something else.
+    """
+    seeds: list[int] = []
     try:
-        return [seed for part in parts for seed in range(int(part[0]), int(part[-1]) + 1)]
+        for part in text.split(","):
+            ends = part.split("-")
+            seeds += range(int(ends[0]), int(ends[-1]) + 1)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"must be like 0-4 or 0,2,7-9; got {text!r}") from None
+        message = f"must be like 0-4 or 0,2,7-9; got {text!r}"
+        raise argparse.ArgumentTypeError(message) from None
+    return seeds
 
 
-def parser() -> argparse.ArgumentParser:
-    raw = argparse.RawDescriptionHelpFormatter
-    whole = argparse.ArgumentParser(
-        "python -m experiments", description=__doc__, formatter_class=raw
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parser = argparse.ArgumentParser(
+        "python -m experiments",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = whole.add_subparsers(dest="command", metavar="COMMAND")
-    _add_run(
-        commands.add_parser(
-            "run", help="do what is left of a study; exit code 3: the time is up, something left"
-        )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    run = commands.add_parser(
+        "run", help="do what is left of a study; exit code 3: the time is up, something is left"
     )
-    getting = commands.add_parser("download", help="fetch the official data sets")
-    getting.add_argument("data", type=Path)
-    getting.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"of {', '.join(FILES)}; all of them by default"
-    )
-    commands.add_parser("render", help="write the results page from the records")
-    return whole
+    _add_run_choices(run)
+    _add_run_options(run)
+    fetch = commands.add_parser("download", help="fetch the official data sets")
+    fetch.add_argument("data", type=Path)
+    known = ", ".join(FILES)
+    fetch.add_argument("names", nargs="*", metavar="NAME", help=f"of {known}; all by default")
+    commands.add_parser("render", help="write the results pages from the records")
+    return parser
 
 
-def _add_run(run: argparse.ArgumentParser) -> None:
-    studies = "; ".join(f"{name}: {study.source}" for name, study in STUDIES.items())
+def _add_run_choices(run: argparse.ArgumentParser) -> None:
+    """Add the arguments that say what to run."""
+    studies = "; ".join([f"{name}: {study.title}" for name, study in STUDIES.items()])
     run.add_argument("study", choices=STUDIES, metavar="STUDY", help=studies)
-    run.add_argument("--rows", nargs="+", choices=ROWS, metavar="ROW", help=f"of {', '.join(ROWS)}")
-    run.add_argument("--seeds", type=seeds_of, default=list(range(5)), help="0-4 by default")
+    run.add_argument(
+        "--settings",
+        nargs="+",
+        choices=SETTINGS,
+        metavar="SETTING",
+        help=f"of {', '.join(SETTINGS)}; those of the study by default",
+    )
+    run.add_argument("--seeds", type=parse_seeds, default=list(range(5)), help="0-4 by default")
     run.add_argument(
         "--methods",
         nargs="+",
@@ -64,8 +88,15 @@ def _add_run(run: argparse.ArgumentParser) -> None:
         metavar="METHOD",
         help="those of the study by default",
     )
+
+
+def _add_run_options(run: argparse.ArgumentParser) -> None:
+    """Add the arguments that say where and how to run."""
     run.add_argument(
-        "--data", type=Path, required=True, help="where the data sets are: see experiments/data.py"
+        "--data",
+        type=Path,
+        required=True,
+        help="the data sets, laid out as experiments/datasets/loading.py says",
     )
     run.add_argument(
         "--cache",
@@ -83,67 +114,93 @@ def _add_run(run: argparse.ArgumentParser) -> None:
         "--workers",
         type=int,
         default=max(1, (os.cpu_count() or 1) - 2),
-        help="processes for the others",
+        help="processes for the other methods",
     )
     run.add_argument(
-        "--at-once", type=int, default=5, help="networks of one data set to pre-train at once"
+        "--concurrent", type=int, default=5, help="networks that are pre-trained concurrently"
     )
     run.add_argument(
         "--compiled", action="store_true", help="compile the networks before they train"
     )
     run.add_argument("--seconds", type=float, default=math.inf, help="stop after so long")
     run.add_argument(
-        "--trial",
+        "--dry-run",
         action="store_true",
         help="few steps, to see that all works; records stay in CACHE",
     )
 
 
 def main(arguments: list[str] | None = None) -> int:
-    whole = parser()
-    args = whole.parse_args(arguments)
+    """Run the command line, and return its exit code.
+
+    Args:
+        arguments: The arguments; None means those of the process.
+    """
+    parser = make_parser()
+    args = parser.parse_args(arguments)
     if args.command == "run":
-        rows = STUDIES[args.study].rows
-        if wrong := set(args.rows or ()) - set(rows):
-            whole.error(
-                f"argument --rows: {args.study} has {', '.join(rows)}; got {', '.join(sorted(wrong))}"
-            )
+        _check_settings(parser, args)
         try:
             return _run(args)
         except (JobsFailedError, FileNotFoundError) as error:
-            say(str(error))
+            log(str(error))
             return 1
     if args.command == "download":
-        for name in args.names or FILES:
-            print(f"{name} ...", file=sys.stderr, flush=True)
-            download(name, args.data)
-    elif args.command == "render":
-        from experiments import render
+        _download(args.names or list(FILES), args.data)
+        return 0
+    if args.command == "render":
+        # Only this command needs Jinja and Matplotlib.
+        from experiments.page import render
 
         render.write()
-    else:
-        whole.print_help()
-        return 2
-    return 0
+        return 0
+    parser.print_help()
+    return 2
+
+
+def _check_settings(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    known = STUDIES[args.study].settings
+    wrong = sorted(set(args.settings or ()) - set(known))
+    if wrong:
+        parser.error(
+            f"argument --settings: {args.study} has {', '.join(known)}; got {', '.join(wrong)}"
+        )
 
 
 def _run(args: argparse.Namespace) -> int:
     study = STUDIES[args.study]
-    cache = args.cache / "trial" if args.trial else args.cache
-    results = args.results or (cache / "results" if args.trial else RESULTS)
-    place = Place(args.data, cache, results, args.device, args.trial, args.compiled)
-    rows = args.rows or study.rows
+    cache = args.cache
+    results = RESULTS
+    if args.dry_run:
+        cache = args.cache / "dry-run"
+        results = cache / "results"
+    config = RunConfig(
+        data=args.data,
+        cache=cache,
+        results=args.results or results,
+        device=args.device,
+        dry_run=args.dry_run,
+        compiled=args.compiled,
+    )
     complete = run_study(
         args.study,
-        rows,
+        args.settings or study.settings,
         args.seeds,
         args.methods or study.methods,
-        place,
+        config,
         workers=args.workers,
-        at_once=args.at_once,
+        concurrent=args.concurrent,
         seconds=args.seconds,
     )
-    return 0 if complete else LEFT
+    if complete:
+        return 0
+    return INCOMPLETE
+
+
+def _download(names: list[str], folder: Path) -> None:
+    for name in names:
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        download(name, folder)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Tiny data sets in the official formats: 16 or more images of each class, brighter where the class says so."""
+"""Tiny data sets in the official formats: 16 or more images of each class, with bright pixels."""
 
 import struct
 from pathlib import Path
@@ -17,7 +17,7 @@ def write_all(folder: Path) -> None:
     write_cifar10(folder)
     write_cifar100(folder)
     write_stl10(folder)
-    write_strangers(folder)
+    write_ood_datasets(folder)
 
 
 def write_fashion_mnist(folder: Path) -> None:
@@ -50,7 +50,7 @@ def write_stl10(folder: Path) -> None:
         (source / f"{split}_y.bin").write_bytes((labels + 1).astype(np.uint8).tobytes())
 
 
-def write_strangers(folder: Path) -> None:
+def write_ood_datasets(folder: Path) -> None:
     _write_idx(folder / "notmnist", "t10k", *_images(20, 10, (28, 28)))
     digits, labels = _images(20, 10, (32, 32, 3))
     savemat(

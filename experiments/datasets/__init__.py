@@ -1,0 +1,1 @@
+"""The data sets: their authors' file formats, downloads, loading and normalisation."""

@@ -1,0 +1,1 @@
+"""The results pages: tables and figures from the records, prose from templates."""

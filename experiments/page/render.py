@@ -1,0 +1,135 @@
+"""Writes docs/results/ with its figures, and the README's table, from the records.
+
+No number of ours is typed: the prose is in templates, the numbers come from the records.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from experiments.config.methods import METHODS
+from experiments.config.run_config import RESULTS
+from experiments.config.settings import SETTINGS, TABLE1_SETTINGS
+from experiments.config.studies import STUDIES
+from experiments.page import comparisons, figures, mixup, ood, provenance, table1
+from experiments.page.groups import Results, Table, read_results
+from experiments.pretraining import lenet5_variants
+
+ROOT = Path(__file__).parents[2]
+PAGES_FOLDER = ROOT / "docs" / "results"
+FIGURES_FOLDER = ROOT / "docs" / "figures"
+README = ROOT / "README.md"
+TEMPLATES = Path(__file__).parent / "templates"
+BEGIN = "<!-- results, written by python -m experiments render -->"
+END = "<!-- end of results -->"
+
+
+def index_context(results: Results) -> dict[str, object]:
+    """Return what the template of the first page reads.
+
+    Args:
+        results: The records.
+    """
+    settings = results.settings("table1")
+    missing_methods = []
+    for name, group in settings.items():
+        missing = [METHODS[m].title for m in table1.METHOD_ORDER if m not in group]
+        if missing:
+            missing_methods.append((SETTINGS[name].title, missing))
+    missing_studies = []
+    for name, study in STUDIES.items():
+        if study.in_paper and name != "table1" and not results.studies[name]:
+            missing_studies.append((name, study.title))
+    missing_settings = [name for name in TABLE1_SETTINGS if name not in settings]
+    return {
+        "missing_settings": [SETTINGS[name].title for name in missing_settings],
+        "missing_methods": missing_methods,
+        "missing_studies": missing_studies,
+    }
+
+
+def lenet5_context() -> dict[str, object]:
+    """Return what the template of the LeNet-5 variants reads, from their own file."""
+    rows = []
+    for name, evaluated in lenet5_variants.read().items():
+        accuracies = [f"{100 * found.accuracy:.2f}" for found in evaluated]
+        errors = [f"{100 * found.ece:.2f}" for found in evaluated]
+        rows.append([name, ", ".join(accuracies), ", ".join(errors)])
+    return {
+        "paper_accuracy": lenet5_variants.PAPER_ACCURACY,
+        "nearest": lenet5_variants.nearest_to_paper(),
+        "table": Table(("variant", "accuracy %", "ECE %"), rows),
+    }
+
+
+Context = Callable[[Results], dict[str, object]]
+PAGES: dict[str, Context] = {
+    "index": index_context,
+    "table1": table1.context,
+    "differences": provenance.context,
+    "ood": ood.context,
+    "mixup": mixup.context,
+    "variants": comparisons.variants_context,
+    "few-labels": comparisons.few_labels_context,
+    "swapped": comparisons.swapped_context,
+    "architectures": comparisons.architectures_context,
+    "time": comparisons.time_context,
+    "lenet5": lambda _: lenet5_context(),
+}
+
+
+def render_pages(folder: Path = RESULTS) -> dict[str, str]:
+    """Return the text of each page, by the name of its file.
+
+    Args:
+        folder: The folder of the records.
+    """
+    results = read_results(folder)
+    pages = {}
+    for name, make_context in PAGES.items():
+        pages[f"{name}.md"] = _render(f"{name}.md.j2", make_context(results))
+    return pages
+
+
+def render_readme(text: str, folder: Path = RESULTS) -> str:
+    """Return the README with Table 1 in short, as the records have it.
+
+    Args:
+        text: The README.
+        folder: The folder of the records.
+    """
+    before, rest = text.split(BEGIN)
+    _, after = rest.split(END)
+    summary = table1.summarise(read_results(folder).settings("table1"))
+    rendered = _render("readme.md.j2", {"summary": summary})
+    return f"{before}{BEGIN}\n{rendered}{END}{after}"
+
+
+def write() -> None:
+    """Write pages, figures and README."""
+    results = read_results()
+    settings = results.settings("table1")
+    for name, group in settings.items():
+        figures.draw_reliability(group, FIGURES_FOLDER / f"reliability-{name}.svg")
+    for name, group in results.settings("dirichlet").items():
+        figures.draw_reliability(group, FIGURES_FOLDER / f"dirichlet-{name}.svg")
+    searched = mixup.searched_betas(settings)
+    if searched:
+        figures.draw_sensitivity(searched, FIGURES_FOLDER / "beta.svg")
+    figures.draw_densities(FIGURES_FOLDER / "densities.png")
+    PAGES_FOLDER.mkdir(parents=True, exist_ok=True)
+    for name, text in render_pages().items():
+        (PAGES_FOLDER / name).write_text(text)
+    README.write_text(render_readme(README.read_text()))
+
+
+def _render(template: str, context: dict[str, object]) -> str:
+    environment = Environment(  # The pages are Markdown, so nothing is escaped.
+        loader=FileSystemLoader(TEMPLATES),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    text = environment.get_template(template).render(context)
+    return text.strip() + "\n"

@@ -1,0 +1,1 @@
+"""The networks: architectures, augmentation, training with checkpoints, and their outputs."""

@@ -1,0 +1,1 @@
+"""Running a study: jobs, worker processes, mixup sources, scores and records."""
