@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import torch
-from experiments.architectures import resnet18
+from experiments.pretraining.architectures import resnet18
 from torch import Generator, Tensor
 from torch.profiler import ProfilerActivity, profile
 

@@ -17,9 +17,10 @@ import argparse
 import time
 
 import torch
-from experiments.architectures import NETWORKS, make
-from experiments.augmentation import CROPS_AND_FLIPS, Pictures
-from experiments.training import Training
+from experiments.config.settings import CROPS_AND_FLIPS
+from experiments.pretraining.architectures import NETWORKS, make
+from experiments.pretraining.augmentation import AugmentedImages
+from experiments.pretraining.training import Training
 
 N_IMAGES = 50_000
 BATCH_SIZE = 128
@@ -42,36 +43,34 @@ def _step_seconds(training: Training) -> float:
     return time.perf_counter() - start
 
 
-def _random_images(args: argparse.Namespace) -> Pictures:
+def _random_images(args: argparse.Namespace) -> AugmentedImages:
     n = N_IMAGES
     if args.side > 32:
         n = N_IMAGES // 9  # Random images of 96 × 96 need not be as many.
     shape = (n, args.channels, args.side, args.side)
-    return Pictures(
+    return AugmentedImages(
         torch.randint(256, shape, dtype=torch.uint8),
         torch.randint(args.classes, (n,)),
         mean=[0.5] * args.channels,
         std=[0.25] * args.channels,
-        augment=CROPS_AND_FLIPS,
+        augmentation=CROPS_AND_FLIPS,
         device="cuda",
     )
 
 
-def _prepare(args: argparse.Namespace, pictures: Pictures, n_networks: int) -> Training:
+def _prepare(args: argparse.Namespace, images: AugmentedImages, n_networks: int) -> Training:
     networks = []
     for seed in range(n_networks):
         network = make(args.network, args.channels, args.classes, seed)
         networks.append(network.cuda())
     dtype = getattr(torch, args.dtype)
-    return Training(
-        networks, pictures, range(n_networks), N_EPOCHS, BATCH_SIZE, dtype, args.compiled
-    )
+    return Training(networks, images, range(n_networks), N_EPOCHS, BATCH_SIZE, dtype, args.compiled)
 
 
-def _print_speed(args: argparse.Namespace, pictures: Pictures, n_networks: int) -> None:
+def _print_speed(args: argparse.Namespace, images: AugmentedImages, n_networks: int) -> None:
     torch.cuda.reset_peak_memory_stats()
     start = time.perf_counter()
-    training = _prepare(args, pictures, n_networks)
+    training = _prepare(args, images, n_networks)
     ready = time.perf_counter() - start
     speed = n_networks * BATCH_SIZE * N_STEPS / _step_seconds(training)
     memory = torch.cuda.max_memory_reserved() / 2**30
@@ -89,13 +88,13 @@ def main(args: argparse.Namespace) -> None:
     Args:
         args: The options of the command.
     """
-    pictures = _random_images(args)
+    images = _random_images(args)
     print(
         f"{args.network}, {args.dtype}, compiled: {args.compiled}; "
         f"{torch.cuda.get_device_name()}, {torch.__version__}"
     )
     for n_networks in args.concurrent:
-        _print_speed(args, pictures, n_networks)
+        _print_speed(args, images, n_networks)
         torch.cuda.empty_cache()
 
 

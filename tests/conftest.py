@@ -7,9 +7,8 @@ import pytest
 import torch
 from hypothesis import settings
 
-torch.set_num_threads(
-    1
-)  # the tensors are small; two threads only wait for each other on a busy machine
+# The tensors are small, and two threads only wait for each other on a busy machine.
+torch.set_num_threads(1)
 settings.register_profile("default", deadline=None, max_examples=100)
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from helpers.quick_heads import quick_heads
 from helpers.methods import METHODS, state
+from helpers.quick_heads import quick_heads
 from torch import Generator, Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 

@@ -21,7 +21,7 @@ from experiments.datasets.formats import (
     read_svhn,
 )
 from simplexcal.demo.fashion_mnist import CLASSES as FASHION_CLASSES
-from simplexcal.demo.fashion_mnist import halves as calibration_test_split
+from simplexcal.demo.fashion_mnist import calibration_test_split
 
 __all__ = [
     "DATASETS",

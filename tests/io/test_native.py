@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.quick_heads import quick_heads
 from helpers.methods import METHODS
+from helpers.quick_heads import quick_heads
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Generator, Tensor, nn
