@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from torch import Generator
 
 from simplexcal.calibrators import CALIBRATORS, Calibrator
-from simplexcal.calibrators.base import restore_argmax
-from simplexcal.types import Outputs, Prediction
+from simplexcal.types import Outputs, Prediction, restore_argmax
 
 try:
     from sklearn import get_config

@@ -141,6 +141,25 @@ class Prediction:
         return _map_tensors(self, lambda x: x.to(device))
 
 
+def restore_argmax(label: Tensor, probs: Tensor) -> Tensor:
+    """Return the probabilities with the largest at the label.
+
+    Rounding can make another one equal or larger; then the two are swapped.
+
+    Args:
+        label: Predicted classes, (N,).
+        probs: Probabilities, (N, K).
+    """
+    own = label.unsqueeze(-1)
+    other = probs.argmax(-1, keepdim=True)
+    if bool((own == other).all()):
+        return probs
+    largest = probs.gather(-1, other)
+    swapped = probs.scatter(-1, other, probs.gather(-1, own))
+    above = torch.nextafter(largest, torch.ones_like(largest))
+    return torch.where(own == other, probs, swapped.scatter(-1, own, above))
+
+
 Record = TypeVar("Record", bound=Outputs | Prediction)
 
 

@@ -9,7 +9,7 @@ from helpers.quick_heads import quick_heads
 from torch import Generator, Tensor, nn
 
 from simplexcal import Calibrator, FeatureMixup, NotFittedError, Outputs
-from simplexcal.calibrators.base import restore_argmax
+from simplexcal.types import restore_argmax
 
 K, D = 3, 4
 every_method = pytest.mark.parametrize("make", METHODS.values(), ids=METHODS)

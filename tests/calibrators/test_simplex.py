@@ -22,13 +22,12 @@ from simplexcal.calibrators._branch_network import Branch, MemberBatch, negative
 from simplexcal.calibrators._likelihood_head import (
     HeadSettings,
     LikelihoodHead,
-    jeffreys_weight,
     scale_margin,
     statistics,
 )
 from simplexcal.calibrators._line_search import golden_section
 from simplexcal.calibrators.base import Task
-from simplexcal.calibrators.temperature import fit_log_temperature
+from simplexcal.calibrators.temperature import fit_log_temperature, jeffreys_weight
 from simplexcal.metrics import ece
 
 SMALL: dict[str, Any] = {"widths": (8,), "n_steps": 30, "pool_size": 300, "batch_size": 50}

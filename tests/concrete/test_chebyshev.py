@@ -15,7 +15,7 @@ def test_sums_and_values_of_the_polynomials_equal_numpys(
     n: int, generator: torch.Generator
 ) -> None:
     r = KERNEL.resolution
-    classes = locate(-5 * torch.rand(2, 9, dtype=DOUBLE, generator=generator), KERNEL)
+    classes = locate(-5 * torch.rand(2, 9, dtype=DOUBLE, generator=generator), r, KERNEL.fading)
     s = (
         np.resize([1, 1, -1, -1], n)
         * chebvander(classes.u.numpy(), n - 1)
@@ -36,8 +36,8 @@ def test_derivatives_of_both(n: int, generator: torch.Generator) -> None:
     factor = torch.randn(2, 4, dtype=DOUBLE, generator=generator).requires_grad_()
     c = torch.randn(2, n, dtype=DOUBLE, generator=generator).requires_grad_()
     functions = [
-        (lambda a, f: sum_over_classes(f, *locate(a, KERNEL), r, n), (shifted, factor)),
-        (lambda a, c: value_at_classes(c, *locate(a, KERNEL), r), (shifted, c)),
+        (lambda a, f: sum_over_classes(f, *locate(a, r, KERNEL.fading), r, n), (shifted, factor)),
+        (lambda a, c: value_at_classes(c, *locate(a, r, KERNEL.fading), r), (shifted, c)),
     ]
     for function, inputs in functions:
         assert torch.autograd.gradcheck(function, inputs)
@@ -52,7 +52,7 @@ def test_many_inputs_at_once_and_one_by_one_agree_under_torchs_transforms(
     c = torch.randn(2, 5, dtype=DOUBLE, generator=generator)
 
     def total(a: torch.Tensor) -> torch.Tensor:
-        return (value_at_classes(c, *locate(a, KERNEL), r) ** 2).sum()
+        return (value_at_classes(c, *locate(a, r, KERNEL.fading), r) ** 2).sum()
 
     together = torch.func.vmap(torch.func.grad(total))(shifted)
     torch.testing.assert_close(together, torch.stack([torch.func.grad(total)(a) for a in shifted]))
@@ -67,8 +67,8 @@ def test_forward_and_backward_derivatives_agree(generator: torch.Generator) -> N
     step = torch.randn(2, 4, dtype=DOUBLE, generator=generator)
 
     def total(a: torch.Tensor) -> torch.Tensor:
-        c = sum_over_classes(a, *locate(a, KERNEL), r, 5)
-        return value_at_classes(c, *locate(a, KERNEL), r).sum()
+        c = sum_over_classes(a, *locate(a, r, KERNEL.fading), r, 5)
+        return value_at_classes(c, *locate(a, r, KERNEL.fading), r).sum()
 
     forward = torch.func.jvp(total, (shifted,), (step,))[1]
     torch.testing.assert_close(forward, (torch.func.grad(total)(shifted) * step).sum())

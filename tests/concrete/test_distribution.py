@@ -148,12 +148,12 @@ def test_log_likelihood_is_the_logarithm_of_the_mean(
         (
             [0, 1],
             TypeError,
-            r"`labels` must be a tensor of integers; got list. Use torch.as_tensor\(labels\).",
+            r"`labels` must be a torch.Tensor; got list. Use torch.as_tensor.",
         ),
         (
             torch.zeros(2),
             TypeError,
-            r"`labels` must be a tensor of integers; got torch.float32. .*",
+            r"`labels` must be integers; got torch.float32. .*",
         ),
         (
             torch.tensor([0, 3]),

@@ -4,9 +4,10 @@ import torch
 from numpy.polynomial.chebyshev import chebvander
 
 from simplexcal import Concrete
-from simplexcal.concrete import _gumbel_sum, _kernel
+from simplexcal.concrete import _chebyshev, _gumbel_sum, _kernel
+from simplexcal.concrete._chebyshev import Resolution
 from simplexcal.concrete._gumbel_sum import Array
-from simplexcal.concrete._kernel import RESOLUTIONS, Kernel, Resolution, kernel_for
+from simplexcal.concrete._kernel import RESOLUTIONS, Kernel, kernel_for
 
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-11}
 
@@ -17,7 +18,9 @@ def small_kernel(dtype: torch.dtype) -> Kernel:
 
 @pytest.mark.parametrize("dtype", RESOLUTIONS)
 @pytest.mark.parametrize("ratio", [0.02, 0.5, 1.0])
-def test_the_factors_reproduce_the_noise_law(dtype: torch.dtype, ratio: float) -> None:
+def test_the_factors_reproduce_the_distribution_of_the_gumbel_sum(
+    dtype: torch.dtype, ratio: float
+) -> None:
     kernel = small_kernel(dtype)
     r = kernel.resolution
     series = chebvander(2 * ratio / _gumbel_sum.LAST_RATIO - 1, r.terms - 1)
@@ -25,7 +28,9 @@ def test_the_factors_reproduce_the_noise_law(dtype: torch.dtype, ratio: float) -
     z = r.first_node + kernel.spacing * np.arange(nodes.shape[1])
     for a in (0.0, -1.03, -5.21):
         hazard = (
-            np.exp(a) * (_kernel._polynomials(r, np.array([a])) @ kernel.collect.numpy())[0] @ nodes
+            np.exp(a)
+            * (_chebyshev.polynomials(r, np.array([a])) @ kernel.collect.numpy())[0]
+            @ nodes
         )
         exact = np.exp(-(z - a) - _gumbel_sum.excess(ratio, z - a))
         weight = np.exp(
@@ -44,7 +49,7 @@ def test_the_tangent_differentiates_any_coefficients(r: Resolution) -> None:
 
     a, step, n = np.linspace(-20.0, 0.0, 57), 1e-4, 6
     change = (values(a + step, n) - values(a - step, n)) / (2 * step)
-    exact = values(a, n + 1) @ _kernel.tangent(r, n, torch.device("cpu")).numpy().T
+    exact = values(a, n + 1) @ _chebyshev.tangent(r, n, torch.device("cpu")).numpy().T
     np.testing.assert_allclose(
         exact, change, rtol=0, atol=1e-5
     )  # the error of the difference: step² times x‴ / 6
@@ -73,7 +78,7 @@ def test_a_kernel_first_made_in_a_transform_serves_others_too() -> None:
 
     logits = torch.tensor([1.0, 0.0, -1.0])
     expected = torch.func.grad(first)(logits)
-    for caches in (_kernel._kernel, _kernel.tangent):
+    for caches in (_kernel._kernel, _chebyshev.tangent):
         caches.cache_clear()
     for transformed in (torch.func.jacrev(torch.func.jacrev(first)), torch.func.grad(first)):
         found = transformed(logits)
@@ -83,10 +88,10 @@ def test_a_kernel_first_made_in_a_transform_serves_others_too() -> None:
 def test_float32_matrices_as_mps_needs_them_are_still_accurate(
     monkeypatch: pytest.MonkeyPatch, generator: torch.Generator
 ) -> None:
-    assert _kernel._matrix_dtype(torch.device("mps")) == torch.float32
+    assert _chebyshev.matrix_dtype(torch.device("mps")) == torch.float32
     logits, temperature = 3 * torch.randn(200, 10, generator=generator), torch.logspace(-3, 3, 200)
     exact = Concrete(logits.double(), temperature.double()).mean
-    monkeypatch.setattr(_kernel, "_matrix_dtype", lambda _: torch.float32)
+    monkeypatch.setattr(_chebyshev, "matrix_dtype", lambda _: torch.float32)
     _kernel._kernel.cache_clear()
     try:
         torch.testing.assert_close(

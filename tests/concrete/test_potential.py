@@ -4,7 +4,7 @@ import torch
 from numpy.polynomial.chebyshev import chebvander
 
 from simplexcal import _chunking
-from simplexcal.concrete import _potential
+from simplexcal.concrete import _kernel, _potential
 
 GAMMA = float(np.euler_gamma)
 
@@ -62,7 +62,8 @@ def test_chunks_do_not_change_the_result(
         calls.append(len(g))
         return _potential.potential(g, t)
 
-    parts = _potential.in_chunks(counted, logits, temperature)
+    width = _kernel.row_width(logits)
+    parts = _chunking.in_chunks(counted, logits, temperature, width=width)
     assert len(calls) > 10
     for a, b in zip(whole, parts, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=2e-7)

@@ -32,8 +32,7 @@ from simplexcal.demo.run import Data, prepare
 from simplexcal.io import save_calibrator
 from simplexcal.mixup import FeatureMixup
 from simplexcal.model import CalibratedModel
-from simplexcal.onnx import export, export_calibrator, export_model
-from simplexcal.onnx.converter import convert
+from simplexcal.onnx import converter, export_calibrator, export_model
 from simplexcal.types import Outputs, Prediction
 
 ALL = METHODS | {
@@ -168,9 +167,9 @@ def fitted(method: str, k: int, dtype: torch.dtype = torch.float32) -> Calibrato
     calibrator = ALL[method]().fit(
         outputs, likely, mixup=FeatureMixup(head, outputs, likely), generator=seeded()
     )
-    head = getattr(calibrator, "head_network", None)
-    if head is not None:
-        head.shrinkage.fill_(0.5)  # After a few steps it would be 0.
+    own = getattr(calibrator, "head_network", None)
+    if own is not None:
+        own.shrinkage.fill_(0.5)  # After a few steps it would be 0.
     return calibrator
 
 
@@ -266,7 +265,8 @@ def test_the_same_calibrator_gives_the_same_bytes(tmp_path: Path) -> None:
 
 class Moments(nn.Module):
     def forward(self, tensors: list[Tensor]) -> tuple[Tensor, ...]:
-        m = Concrete(*tensors, validate_args=False).moments()
+        logits, temperature = tensors
+        m = Concrete(logits, temperature, validate_args=False).moments()
         return m.mean, m.expected_entropy, m.entropy
 
 
@@ -279,7 +279,7 @@ def test_onnxruntime_has_the_moments_of_concrete(
     temperature = (4 * torch.randn(257, generator=seeded(), dtype=dtype)).exp().clamp(1e-6, 1e6)
     temperature[0] = 1.0
     tensors = {"logits": logits, "temperature": temperature}
-    model = convert(Moments(), tensors, ("mean", "expected_entropy", "entropy"), (0,))
+    model = converter.convert(Moments(), tensors, ("mean", "expected_entropy", "entropy"), (0,))
     (tmp_path / "file.onnx").write_bytes(model.SerializeToString())
     got = run(tmp_path / "file.onnx", **tensors)
     expected = Concrete(logits, temperature).moments()
@@ -555,7 +555,7 @@ def test_inference_mode_does_no_harm(tmp_path: Path) -> None:
 def test_weights_too_large_for_one_file_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export, "MAX_BYTES", 100)
+    monkeypatch.setattr(converter, "MAX_BYTES", 100)
     with pytest.raises(
         ValueError, match=r"An ONNX file holds less than 2 GiB; these weights take .* alone"
     ):

@@ -26,6 +26,7 @@ from simplexcal.calibrators._optim import (
 )
 from simplexcal.calibrators.temperature import jeffreys_weight
 from simplexcal.concrete import Concrete, _potential
+from simplexcal.concrete._kernel import row_width
 
 N_PARAMETERS = 3  # ln τ, ln λ and η
 
@@ -123,9 +124,8 @@ class LikelihoodHead(nn.Module):
         """Return Concrete(z′ / τ, λ).
 
         Args:
-            logits: Logits z after temperature scaling, (N, K).
+            logits: Logits z after temperature scaling, (N, K), no deeper than ``max_depth``.
         """
-        logits = floor_logits(logits, self.settings.max_depth)
         parameters = self._parameters_of(self._inputs(logits)).mean(0)
         return concrete(logits, self.shrink(parameters, self.shrinkage, self.margin_offset))
 
@@ -328,7 +328,7 @@ def _penalised_likelihood(
     """
     others = (logits.argmax(-1) + turn) % logits.shape[-1]
     both = torch.stack([labels, others], -1)
-    width = _potential.row_width(d.logits)
+    width = row_width(d.logits)
     found = map_rows(_potential.log_mean_at, d.logits, d.temperature, both, width=width)
     return found[:, 0] + prior_weight * found[:, 1]
 

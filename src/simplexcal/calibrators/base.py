@@ -12,7 +12,7 @@ from torch import Generator, Tensor, nn
 from simplexcal._chunking import in_chunks
 from simplexcal._validation import NotFittedError, check_finite, check_generator, check_labels
 from simplexcal.mixup import Mixup
-from simplexcal.types import Outputs, Prediction
+from simplexcal.types import Outputs, Prediction, restore_argmax
 
 
 class Task(NamedTuple):
@@ -184,25 +184,6 @@ class Calibrator(nn.Module, ABC):
                 f"`logits` must have the {self.n_classes} classes of the fit; got "
                 f"{n_classes}. Fit a calibrator for this network."
             )
-
-
-def restore_argmax(label: Tensor, probs: Tensor) -> Tensor:
-    """Return the probabilities with the largest at the label.
-
-    Rounding can make another one equal or larger; then the two are swapped.
-
-    Args:
-        label: Predicted classes, (N,).
-        probs: Probabilities, (N, K).
-    """
-    own = label.unsqueeze(-1)
-    other = probs.argmax(-1, keepdim=True)
-    if bool((own == other).all()):
-        return probs
-    largest = probs.gather(-1, other)
-    swapped = probs.scatter(-1, other, probs.gather(-1, own))
-    above = torch.nextafter(largest, torch.ones_like(largest))
-    return torch.where(own == other, probs, swapped.scatter(-1, own, above))
 
 
 def _plain(value: Any) -> Any:

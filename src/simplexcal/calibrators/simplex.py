@@ -9,6 +9,7 @@ from torch import Tensor
 from simplexcal.calibrators._branch_calibrator import PAPER_BETAS, PAPER_WIDTHS, BranchCalibrator
 from simplexcal.calibrators._branch_network import Branch, MemberBatch, negative_log_density
 from simplexcal.calibrators._likelihood_head import HeadSettings, LikelihoodHead
+from simplexcal.calibrators._optim import floor_logits
 from simplexcal.calibrators.base import Task
 from simplexcal.calibrators.temperature import fit_log_temperature, jeffreys_weight
 from simplexcal.concrete import Concrete
@@ -159,7 +160,8 @@ class SimplexTemperatureScaling(BranchCalibrator):
     def _likely(self, outputs: Outputs) -> Concrete:
         """Return the likelihood head's distribution, whose mean is the calibrated probability."""
         head = cast(LikelihoodHead, self.head_network)
-        likely: Concrete = head(outputs.logits / self.log_temperature.exp())
+        scaled = outputs.logits / self.log_temperature.exp()
+        likely: Concrete = head(floor_logits(scaled, self.head_settings.max_depth))
         return likely
 
 

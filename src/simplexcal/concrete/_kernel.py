@@ -71,6 +71,15 @@ def kernel_for(logits: Tensor) -> Kernel:
     return _kernel(logits.dtype, n_nodes, logits.device)
 
 
+def row_width(logits: Tensor) -> int:
+    """Return how many numbers the moments hold for a row.
+
+    Args:
+        logits: (..., K).
+    """
+    return 2 * len(kernel_for(logits).nodes) + 4 * logits.shape[-1]
+
+
 @cache
 def _kernel(dtype: torch.dtype, n_nodes: int, device: torch.device) -> Kernel:
     excess = _gumbel_sum.load()

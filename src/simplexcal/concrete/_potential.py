@@ -22,7 +22,7 @@ from torch import Tensor
 
 from simplexcal.concrete._chebyshev import Classes, locate, sum_over_classes, value_at_classes
 from simplexcal.concrete._gumbel_sum import LAST_RATIO
-from simplexcal.concrete._kernel import RESOLUTIONS, Kernel, kernel_for
+from simplexcal.concrete._kernel import Kernel, kernel_for
 
 EULER_GAMMA = 0.57721566490153286061
 
@@ -66,6 +66,7 @@ class Integrand(NamedTuple):
         series: The Chebyshev polynomials T_t(ρ), (N, T).
         cdf: Φ(z) at the nodes, (N, Q).
         adjoint: Σ_q Φ(z_q) ∂S(z_q)/∂(series ⊗ sums), (N, T, R).
+        coefficients: Of the polynomial whose values are ∂m/∂a / spacing, (N, P+1).
     """
 
     classes: Classes
@@ -73,6 +74,7 @@ class Integrand(NamedTuple):
     series: Tensor
     cdf: Tensor
     adjoint: Tensor
+    coefficients: Tensor
 
 
 def scale(temperature: Tensor) -> Tensor:
@@ -103,16 +105,6 @@ def shifted_logits(logits: Tensor, temperature: Tensor) -> Tensor:
     """
     below = logits - logits.amax(-1, keepdim=True)
     return below / scale(temperature).unsqueeze(-1)
-
-
-def row_width(logits: Tensor) -> int:
-    """Return how many numbers are held for a row, to work on as many rows as memory likes.
-
-    Args:
-        logits: (..., K).
-    """
-    r = RESOLUTIONS[logits.dtype]
-    return 2 * r.terms * r.rank + 4 * logits.shape[-1]
 
 
 def moments(logits: Tensor, temperature: Tensor) -> Moments:
@@ -154,7 +146,9 @@ def mean(logits: Tensor, temperature: Tensor) -> Tensor:
         temperature: λ, (N,).
     """
     kernel = kernel_for(logits)
-    return _mean(kernel, _integrand(kernel, logits, temperature), logits)
+    integrand = _integrand(kernel, logits, temperature)
+    mass = value_at_classes(integrand.coefficients, *integrand.classes, kernel.resolution)
+    return _normalise(mass, logits)
 
 
 def log_mean_at(logits: Tensor, temperature: Tensor, labels: Tensor) -> Tensor:
@@ -170,9 +164,9 @@ def log_mean_at(logits: Tensor, temperature: Tensor, labels: Tensor) -> Tensor:
     a = shifted_logits(logits, temperature).gather(1, labels)
     # Cut off, the mass is at most e^depth times too large and cannot underflow.
     near = a.clamp_min(-kernel.resolution.depth)
-    log_mass = _mass(kernel, integrand, locate(near, kernel.resolution, kernel.fading)).log() + (
-        a - near
-    )
+    classes = locate(near, kernel.resolution, kernel.fading)
+    mass = value_at_classes(integrand.coefficients, *classes, kernel.resolution)
+    log_mass = mass.log() + (a - near)
     return log_mass + math.log(kernel.spacing)
 
 
@@ -185,11 +179,12 @@ def potential(logits: Tensor, temperature: Tensor) -> Potential:
     """
     kernel = kernel_for(logits)
     integrand = _integrand(kernel, logits, temperature)
+    mass = value_at_classes(integrand.coefficients, *integrand.classes, kernel.resolution)
     value = kernel.spacing * (kernel.unit_step - integrand.cdf).sum(-1)
     d_series = integrand.series @ kernel.derivative
-    d_sums = _contract(d_series, integrand.adjoint) * integrand.sums
-    slope = kernel.spacing * d_sums.sum(-1)
-    return Potential(value.to(logits), _mean(kernel, integrand, logits), slope.to(logits))
+    d_sums = (d_series.unsqueeze(1) @ integrand.adjoint).squeeze(1)
+    slope = kernel.spacing * (d_sums * integrand.sums).sum(-1)
+    return Potential(value.to(logits), _normalise(mass, logits), slope.to(logits))
 
 
 def _integrand(kernel: Kernel, logits: Tensor, temperature: Tensor) -> Integrand:
@@ -203,29 +198,24 @@ def _integrand(kernel: Kernel, logits: Tensor, temperature: Tensor) -> Integrand
     total = (series.unsqueeze(-1) * sums.unsqueeze(-2)).flatten(1) @ kernel.nodes  # S
     cdf = torch.exp(-total)
     adjoint = (cdf @ kernel.nodes.T).unflatten(1, (series.shape[1], sums.shape[1]))
-    return Integrand(classes, sums, series, cdf, adjoint)
+    coefficients = (series.unsqueeze(1) @ adjoint).squeeze(1) @ kernel.share
+    return Integrand(classes, sums, series, cdf, adjoint, coefficients.to(classes.u))
 
 
-def _mean(kernel: Kernel, integrand: Integrand, logits: Tensor) -> Tensor:
-    mass = _mass(kernel, integrand, integrand.classes)
-    return _keep_order(mass / mass.sum(-1, keepdim=True), logits)
+def _normalise(mass: Tensor, logits: Tensor) -> Tensor:
+    """Return the mass divided by its sum, with the strictly largest entry at the largest logit.
 
-
-def _mass(kernel: Kernel, integrand: Integrand, classes: Classes) -> Tensor:
-    """Return ∂m/∂a / spacing."""
-    coefficients = _contract(integrand.series, integrand.adjoint) @ kernel.share
-    return value_at_classes(coefficients.to(classes.u), *classes, kernel.resolution)
-
-
-def _keep_order(probs: Tensor, logits: Tensor) -> Tensor:
-    """Give the largest logit the strictly largest entry, which rounding alone could deny it."""
+    Rounding alone could deny it that.
+    """
+    probs = mass / mass.sum(-1, keepdim=True)
     # detach(), since no_grad() would let derivatives in forward mode through.
     found = probs.detach()
     logits = logits.detach()
     best = found.amax(-1, keepdim=True)
     # 1 or 0, cheaper than a comparison.
     at_best = 1 + (logits - logits.amax(-1, keepdim=True)).sign()
-    below = torch.minimum(found, best * (1 - torch.finfo(found.dtype).eps))
+    # In an exported graph a factor of 1 - ε is rounded to 1.
+    below = torch.minimum(found, best - best * torch.finfo(found.dtype).eps)
     return probs + (torch.maximum(below, at_best * best) - found)
 
 
@@ -239,11 +229,6 @@ def _chebyshev_series(x: Tensor, terms: int) -> Tensor:
         more = 2 * t[..., -1:] * t[..., 1:] - t[..., :-1].flip(-1)
         t = torch.cat([t, more], -1)
     return t[..., :terms]
-
-
-def _contract(series: Tensor, adjoint: Tensor) -> Tensor:
-    """Return Σ_t series_t adjoint_tr for each sample, (N, R)."""
-    return (series.unsqueeze(1) @ adjoint).squeeze(1)
 
 
 def _harmonic(n: int) -> float:

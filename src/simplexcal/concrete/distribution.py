@@ -15,6 +15,7 @@ from simplexcal._validation import (
     check_float_tensor,
 )
 from simplexcal.concrete import _potential
+from simplexcal.concrete._kernel import row_width
 from simplexcal.concrete._potential import Moments as Moments
 
 Shape = Size | list[int] | tuple[int, ...]
@@ -192,7 +193,7 @@ class Concrete(Distribution):
     @property
     def _width(self) -> int:
         """How many numbers the moments hold for a row."""
-        return _potential.row_width(self.logits)
+        return row_width(self.logits)
 
     def _rows(self) -> tuple[Tensor, Tensor]:
         """Return logits (N, K) and temperatures (N,) of the flattened batch."""

@@ -7,10 +7,12 @@ from contextlib import contextmanager, redirect_stderr
 from io import StringIO
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 OPSET = 18
+MAX_BYTES = 2**31  # A protobuf message, and so one ONNX file, stays below.
 LOGGERS = (
     "onnxscript.optimizer._constant_folding",
     "torch.export._trace",
@@ -24,6 +26,9 @@ def convert(
     tensors: dict[str, Tensor],
     outputs: Sequence[str],
     dynamic: Sequence[int],
+    *,
+    subject: str = "This module",
+    remedy: str = "",
 ) -> Any:
     """Return a module as an ONNX model.
 
@@ -32,40 +37,57 @@ def convert(
         tensors: Example inputs by name.
         outputs: Names of the results; the first ones are used.
         dynamic: Dimensions of the tensors that have any size.
-    """
-    from onnxscript import optimizer
+        subject: What an error says cannot be exported.
+        remedy: What an error says can be done instead.
 
-    shapes = [_dynamic_shape(tensor, dynamic) for tensor in tensors.values()]
-    with torch.no_grad(), _quiet():
-        # Traced by torch.export itself: where this fails, torch.onnx.export would fix the size of
-        # the batch, silently.
-        program = torch.export.export(
-            graph, (list(tensors.values()),), dynamic_shapes=(shapes,), strict=False
-        )
-        converted: Any = torch.onnx.export(
-            program,
-            dynamo=True,
-            verbose=False,
-            opset_version=OPSET,
-            input_names=list(tensors),
-            output_names=outputs[: len(program.graph_signature.user_outputs)],
-            # The optimiser takes a factor of 0.99999 for 1, and an addend of 1e-8, which saves a
-            # division, for 0.
-            optimize=False,
-        )
-        optimizer.fold_constants(converted.model, onnx_shape_inference=True)
-        optimizer.remove_unused_nodes(converted.model)
-        model = converted.model_proto
+    Raises:
+        ValueError: If the module is too large, or cannot be traced or converted.
+    """
+    _check_size(graph)
+    try:
+        with torch.no_grad(), _quiet():
+            model = _convert(graph, tensors, outputs, dynamic)
+    except Exception as error:
+        message = f"{subject} cannot be exported: {_reason(error)}. {remedy}"
+        raise ValueError(message) from error
     _tidy(model.graph)
     return model
 
 
-def reason(error: BaseException) -> str:
-    """Return the first reason that the root of an error of ``convert`` gives.
+def _convert(
+    graph: nn.Module,
+    tensors: dict[str, Tensor],
+    outputs: Sequence[str],
+    dynamic: Sequence[int],
+) -> Any:
+    from onnxscript import optimizer
 
-    Args:
-        error: What ``convert`` raised.
-    """
+    shapes = [_dynamic_shape(tensor, dynamic) for tensor in tensors.values()]
+    # Traced by torch.export itself: where this fails, torch.onnx.export would fix the size of the
+    # batch, silently.
+    program = torch.export.export(
+        graph, (list(tensors.values()),), dynamic_shapes=(shapes,), strict=False
+    )
+    converted: Any = torch.onnx.export(
+        program,
+        dynamo=True,
+        verbose=False,
+        opset_version=OPSET,
+        input_names=list(tensors),
+        output_names=outputs[: len(program.graph_signature.user_outputs)],
+        # The optimiser takes a factor of 0.99999 for 1, and an addend of 1e-8, which saves a
+        # division, for 0.
+        optimize=False,
+    )
+    optimizer.fold_constants(converted.model, onnx_shape_inference=True)
+    optimizer.remove_unused_nodes(converted.model)
+    model = converted.model_proto
+    _restore_digits(model.graph, program)
+    return model
+
+
+def _reason(error: BaseException) -> str:
+    """Return the first reason that the root of an error gives."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = [line.strip(" -") for line in str(error).splitlines()]
@@ -73,6 +95,16 @@ def reason(error: BaseException) -> str:
     if not reasons:
         return type(error).__name__
     return " ".join(reasons[0].split()).rstrip(".")
+
+
+def _check_size(graph: nn.Module) -> None:
+    size = sum(x.nbytes for x in graph.state_dict().values())
+    if size >= MAX_BYTES:
+        raise ValueError(
+            f"An ONNX file holds less than 2 GiB; these weights take {size / 2**30:.1f} GiB. "
+            "Export the calibrator alone with simplexcal.onnx.export_calibrator, and the network "
+            "with torch.onnx.export."
+        )
 
 
 def _dynamic_shape(
@@ -106,6 +138,22 @@ def _quiet() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
+
+
+def _restore_digits(graph: Any, program: torch.export.ExportedProgram) -> None:
+    """Write float64 scalars with all digits: torch.onnx rounds Python numbers to float32."""
+    from onnx import TensorProto, numpy_helper
+
+    floats = {x for node in program.graph.nodes for x in node.args if isinstance(x, float)}
+    exact = {float(np.float32(x)): x for x in floats}
+    for constant in graph.initializer:
+        if constant.data_type != TensorProto.DOUBLE:
+            continue
+        rounded = numpy_helper.to_array(constant)
+        if rounded.size != 1 or rounded.item() in floats:
+            continue
+        value = np.full_like(rounded, exact.get(rounded.item(), rounded.item()))
+        constant.CopyFrom(numpy_helper.from_array(value, constant.name))
 
 
 def _tidy(graph: Any) -> None:

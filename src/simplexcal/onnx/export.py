@@ -1,7 +1,6 @@
 """Writes a calibrated network, or a calibrator alone, as one ONNX file."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from operator import itemgetter
 from pathlib import Path
@@ -17,10 +16,9 @@ from simplexcal.backbone import Backbone
 from simplexcal.backbone._forward import frozen
 from simplexcal.calibrators import CALIBRATORS, Calibrator
 from simplexcal.io._atomic import atomic_write
-from simplexcal.onnx.converter import convert, reason
+from simplexcal.onnx.converter import convert
 from simplexcal.onnx.wrappers import OUTPUTS, GivenOutputs, Graph, NetworkOutputs
 
-MAX_BYTES = 2**31  # A protobuf message, and so one ONNX file, stays below.
 NETWORK_REMEDY = (
     "Export the calibrator alone, simplexcal.onnx.export_calibrator, and the network by means of "
     "its own."
@@ -80,15 +78,16 @@ def export_model(
         ValueError: If network or calibrator cannot be traced.
     """
     _check_ready(calibrator, path)
+    example = _example(example_inputs)
     outputs = backbone(example_inputs)  # Finds the head, and checks network and inputs.
-    example = _example(example_inputs, outputs.logits.device)
-    calibrator.to(outputs.logits.device)
-    graph = Graph(NetworkOutputs(backbone, example.pack), calibrator)
-    _check_size(graph)
-    what = f"This {type(backbone.net).__name__} with {type(calibrator).__name__}"
-    with frozen(backbone.net), _explain_failure(what, NETWORK_REMEDY):
-        model = convert(graph, example.tensors, OUTPUTS, dynamic)
-    return _write(model, Path(path), calibrator, backbone.fingerprint())
+    fingerprint = backbone.fingerprint()
+    device = outputs.logits.device
+    tensors = {name: tensor.to(device) for name, tensor in example.tensors.items()}
+    graph = Graph(NetworkOutputs(backbone, example.pack), calibrator.to(device))
+    subject = f"This {type(backbone.net).__name__} with {type(calibrator).__name__}"
+    with frozen(backbone.net):
+        model = convert(graph, tensors, OUTPUTS, dynamic, subject=subject, remedy=NETWORK_REMEDY)
+    return _write(model, Path(path), calibrator, fingerprint)
 
 
 @torch.inference_mode(False)
@@ -123,9 +122,8 @@ def export_calibrator(
         if size is not None:
             tensors[name] = torch.zeros(2, size, dtype=dtype, device=device)
     graph = Graph(GivenOutputs(), calibrator)
-    _check_size(graph)
-    with _explain_failure(f"This {type(calibrator).__name__}", METHOD_REMEDY):
-        model = convert(graph, tensors, OUTPUTS, (0,))
+    subject = f"This {type(calibrator).__name__}"
+    model = convert(graph, tensors, OUTPUTS, (0,), subject=subject, remedy=METHOD_REMEDY)
     return _write(model, Path(path), calibrator, fingerprint)
 
 
@@ -147,17 +145,7 @@ def _check_ready(calibrator: Calibrator, path: str | Path) -> None:
         )
 
 
-def _check_size(graph: Graph) -> None:
-    size = sum(x.nbytes for x in graph.state_dict().values())
-    if size >= MAX_BYTES:
-        raise ValueError(
-            f"An ONNX file holds less than 2 GiB; these weights take {size / 2**30:.1f} GiB. "
-            "Export the calibrator alone with simplexcal.onnx.export_calibrator, and the network "
-            "with torch.onnx.export."
-        )
-
-
-def _example(x: Any, device: torch.device) -> Example:
+def _example(x: Any) -> Example:
     """Return the inputs as tensors of at least two rows: torch takes a size of 1 for a constant."""
     parts, pack = _named(x)
     tensors = {}
@@ -168,7 +156,7 @@ def _example(x: Any, device: torch.device) -> Example:
                 f"one row for each input; got a {type(part).__name__} as {name!r}. Wrap the "
                 "network so that it takes tensors only."
             )
-        tensors[name] = torch.as_tensor(part).to(device)
+        tensors[name] = torch.as_tensor(part)
     sizes = {len(tensor) for tensor in tensors.values()}
     if len(sizes) != 1:
         raise ValueError(
@@ -189,15 +177,6 @@ def _named(x: Any) -> tuple[dict[str, Any], Callable[[list[Tensor]], Any]]:
     if isinstance(x, tuple | list):
         return {f"input_{i}": part for i, part in enumerate(x)}, list
     return {"inputs": x}, itemgetter(0)
-
-
-@contextmanager
-def _explain_failure(what: str, remedy: str) -> Iterator[None]:
-    """Say of whatever tracing and conversion raise what cannot be exported, and why."""
-    try:
-        yield
-    except Exception as error:
-        raise ValueError(f"{what} cannot be exported: {reason(error)}. {remedy}") from error
 
 
 def _write(
