@@ -9,7 +9,7 @@ from torch import Tensor
 
 from simplexcal._chunking import map_rows
 from simplexcal.calibrators._branch_network import Branch, MemberBatch, mixup_batches
-from simplexcal.calibrators._optim import check_n_features, minimise
+from simplexcal.calibrators._optim import minimise
 from simplexcal.calibrators.base import Calibrator, Task
 from simplexcal.metrics import ece
 from simplexcal.mixup import Mixup
@@ -108,8 +108,8 @@ class BranchCalibrator(Calibrator):
 
     def _fit_branch(self, task: Task, mixup: Mixup) -> None:
         device = task.outputs.logits.device
-        n_features = check_n_features(task.outputs.n_features)
-        members = Branch(len(self.betas), n_features, self.widths).to(device)
+        features = cast(Tensor, task.outputs.features)
+        members = Branch(len(self.betas), features.shape[1], self.widths).to(device)
         members.initialise(task.generator)
         batches = mixup_batches(
             mixup,
@@ -133,7 +133,7 @@ class BranchCalibrator(Calibrator):
         if len(self.betas) > 1:
             best = self._smallest_ece(members, task)
         self.member_states = [members.member_state(i) for i in range(len(self.betas))]
-        self.branch = Branch(1, n_features, self.widths).to(device)
+        self.branch = Branch(1, features.shape[1], self.widths).to(device)
         self.branch.load_state_dict(self.member_states[best])
         self.beta.fill_(self.betas[best])
 

@@ -13,7 +13,6 @@ from torch import Generator, Tensor, nn
 
 from simplexcal._progress import track
 from simplexcal.calibrators._cuda_graph import CudaGraphed
-from simplexcal.types import Outputs
 
 MASKED = 1e9  # A logit further below the largest is that of a masked class.
 
@@ -194,24 +193,6 @@ def minimise(
     optimiser.zero_grad()
 
 
-def check_n_features(n_features: int | None) -> int:
-    """Return the number of features, which a method needs.
-
-    Args:
-        n_features: D, or None without features.
-
-    Raises:
-        ValueError: If there are none.
-    """
-    if n_features is None:
-        raise ValueError(
-            "`outputs` must have features, from which this method computes each input's "
-            "temperature; got logits alone. Extract them with simplexcal.extract, or use a method "
-            "that needs logits only, such as TemperatureScaling."
-        )
-    return n_features
-
-
 def floor_logits(logits: Tensor, depth: float = MASKED) -> Tensor:
     """Return the logits with those further than ``depth`` below the largest, or at -∞, just there.
 
@@ -223,22 +204,3 @@ def floor_logits(logits: Tensor, depth: float = MASKED) -> Tensor:
         depth: Largest distance from the largest logit.
     """
     return torch.maximum(logits, logits.amax(-1, keepdim=True) - depth)
-
-
-def features_for(layer: nn.Linear, outputs: Outputs) -> Tensor:
-    """Return the features (N, D) in the dtype of the layer that takes them.
-
-    Args:
-        layer: The first layer of a fitted network.
-        outputs: Outputs with the features of the fit.
-
-    Raises:
-        ValueError: If there are no features, or not as many as the layer takes.
-    """
-    n_features = check_n_features(outputs.n_features)
-    if n_features != layer.in_features or outputs.features is None:
-        raise ValueError(
-            f"`features` must have the {layer.in_features} columns of the fit; got {n_features}. "
-            "Take them from the same layer of the same network."
-        )
-    return outputs.features.detach().to(layer.weight.dtype)

@@ -10,16 +10,14 @@ from torch.nn.functional import cross_entropy, softplus
 
 from simplexcal._chunking import map_rows
 from simplexcal.calibrators._optim import (
-    check_n_features,
     default_uniform,
-    features_for,
     floor_logits,
     generator_device,
     minimise,
     mlp,
     row_batches,
 )
-from simplexcal.calibrators.base import Calibrator, Task
+from simplexcal.calibrators.base import Calibrator, Task, check_n_features, features_for
 from simplexcal.types import Outputs, Prediction
 
 SMALLEST = 1e-3  # of every scale and of T

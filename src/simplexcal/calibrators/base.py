@@ -93,10 +93,10 @@ class Calibrator(nn.Module, ABC):
             ValueError: If an argument has a wrong shape or value, or mixup samples are missing.
         """
         _check_outputs(outputs)
-        labels = check_labels(labels, len(outputs), outputs.n_classes)
+        labels = check_labels(labels, *outputs.logits.shape)
+        self._check_mixup(mixup, outputs)
         _check_finite(outputs)
         check_generator(generator)
-        self._check_mixup(mixup, outputs)
         device = outputs.logits.device
         task = Task(outputs, labels.to(device), mixup, generator, progress)
         try:
@@ -166,11 +166,13 @@ class Calibrator(nn.Module, ABC):
                     "alone; got None. Pass InputMixup or FeatureMixup."
                 )
             return
-        n_mixed = mixup.n_classes
-        if self.uses_mixup and n_mixed != outputs.n_classes:
+        if not self.uses_mixup:
+            return
+        check_n_features(outputs.n_features)
+        if mixup.n_classes != outputs.n_classes:
             raise ValueError(
                 f"`mixup` must mix the {outputs.n_classes} classes of `outputs`; it mixes "
-                f"{n_mixed}. Make it from the same network's outputs."
+                f"{mixup.n_classes}. Make it from the same network's outputs."
             )
 
     def _check_fitted(self, outputs: Outputs) -> None:
@@ -184,6 +186,43 @@ class Calibrator(nn.Module, ABC):
                 f"`logits` must have the {self.n_classes} classes of the fit; got "
                 f"{n_classes}. Fit a calibrator for this network."
             )
+
+
+def check_n_features(n_features: int | None) -> int:
+    """Return the number of features, which a method needs.
+
+    Args:
+        n_features: D, or None without features.
+
+    Raises:
+        ValueError: If there are none.
+    """
+    if n_features is None:
+        raise ValueError(
+            "`outputs` must have features, from which this method computes each input's "
+            "temperature; got logits alone. Extract them with simplexcal.extract, or use a method "
+            "that needs logits only, such as TemperatureScaling."
+        )
+    return n_features
+
+
+def features_for(layer: nn.Linear, outputs: Outputs) -> Tensor:
+    """Return the features (N, D) in the dtype of the layer that takes them.
+
+    Args:
+        layer: The first layer of a fitted network.
+        outputs: Outputs with the features of the fit.
+
+    Raises:
+        ValueError: If there are no features, or not as many as the layer takes.
+    """
+    n_features = check_n_features(outputs.n_features)
+    if n_features != layer.in_features or outputs.features is None:
+        raise ValueError(
+            f"`features` must have the {layer.in_features} columns of the fit; got {n_features}. "
+            "Take them from the same layer of the same network."
+        )
+    return outputs.features.detach().to(layer.weight.dtype)
 
 
 def _plain(value: Any) -> Any:

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from simplexcal.calibrators._branch_calibrator import PAPER_WIDTHS, BranchCalibrator
 from simplexcal.calibrators._branch_network import Branch, MemberBatch
-from simplexcal.calibrators._optim import check_n_features
-from simplexcal.calibrators.base import Task
+from simplexcal.calibrators.base import Task, check_n_features
 from simplexcal.mixup import Mixup
 from simplexcal.types import Outputs, Prediction
 

@@ -145,16 +145,18 @@ class SimplexTemperatureScaling(BranchCalibrator):
             yield Concrete(outputs.logits, temperature, validate_args=False).mean
 
     def _predict(self, outputs: Outputs) -> Prediction:
-        m = self.concrete(outputs).moments()
-        probs = m.mean
+        d = self.concrete(outputs)
+        n = outputs.logits.shape[0]
         if self.head_network is not None and self.branch is not None:
-            probs = self._likely(outputs).mean
+            d = _stack(d, self._likely(outputs))  # One pass for both distributions.
+        m = d.moments()
+        probs = m.mean[-n:]
         return Prediction(
             probs,
             outputs.label,
-            aleatoric=m.expected_entropy,
-            epistemic=m.entropy,
-            mutual_information=m.mutual_information,
+            aleatoric=m.expected_entropy[:n],
+            epistemic=m.entropy[:n],
+            mutual_information=m.mutual_information[:n],
         )
 
     def _likely(self, outputs: Outputs) -> Concrete:
@@ -163,6 +165,13 @@ class SimplexTemperatureScaling(BranchCalibrator):
         scaled = outputs.logits / self.log_temperature.exp()
         likely: Concrete = head(floor_logits(scaled, self.head_settings.max_depth))
         return likely
+
+
+def _stack(*distributions: Concrete) -> Concrete:
+    """Return the rows of several distributions, one below the other."""
+    logits = torch.cat([d.logits for d in distributions])
+    temperature = torch.cat([d.temperature for d in distributions])
+    return Concrete(logits, temperature, validate_args=False)
 
 
 def _head_settings(given: HeadSettings | Mapping[str, Any] | None) -> HeadSettings:

@@ -19,12 +19,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from numpy.polynomial.chebyshev import chebder, chebmul, chebvander, poly2cheb
+from numpy.polynomial.chebyshev import chebder, chebmul, chebpts1, chebvander, poly2cheb
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd import Function
 
-from simplexcal.concrete._gumbel_sum import SPACING, Array
+from simplexcal.concrete._gumbel_sum import N_RATIOS, SPACING, Array
 
 # u is nearly straight for |a| well below BEND, and nearly level well beyond.
 BEND = 12.0
@@ -112,6 +112,16 @@ def polynomials(r: Resolution, a: Array) -> Array:
     """
     s = chebvander(r.variable(a), r.degree)
     return np.exp(-FADING * a)[:, None] * s * _signs(r.degree + 1)
+
+
+def series_in_ratio(values: Array) -> Array:
+    """Return the Chebyshev coefficients of functions of ρ.
+
+    Args:
+        values: Along axis 0, values at each tabulated ρ.
+    """
+    points = chebvander(chebpts1(N_RATIOS), N_RATIOS - 1)
+    return np.asarray(np.linalg.solve(points, values), np.float64)
 
 
 def margin(r: Resolution) -> int:
@@ -210,15 +220,16 @@ class _Sums(Function):
         r: Resolution,
         n: int,
     ) -> Tensor:
+        twice = u + u
         before = factor * weight
         this = before * u
-        sums = [before.sum(-1), this.sum(-1)]
+        sums = [before.sum(-1, keepdim=True), this.sum(-1, keepdim=True)]
         for p in range(2, n):
-            after = torch.addcmul(before, u, this, value=-_sign(p))
+            after = torch.addcmul(before, twice, this, value=-_sign(p))
             before = this
             this = after
-            sums.append(this.sum(-1))
-        return torch.stack(sums, -1)
+            sums.append(this.sum(-1, keepdim=True))
+        return torch.cat(sums, -1)
 
     @staticmethod
     def setup_context(
@@ -271,13 +282,14 @@ class _Values(Function):
         u: Tensor,
         r: Resolution,
     ) -> Tensor:
+        twice = u + u
         columns = c.split(1, -1)
         p = len(columns) - 2
         before = columns[p + 1]
-        this = torch.addcmul(columns[p], u, columns[p + 1], value=_sign(p))
+        this = torch.addcmul(columns[p], twice, columns[p + 1], value=_sign(p))
         while p > 1:
             p -= 1
-            after = torch.addcmul(columns[p] + before, u, this, value=_sign(p))
+            after = torch.addcmul(columns[p] + before, twice, this, value=_sign(p))
             before = this
             this = after
         return weight * torch.addcmul(columns[0] + before, u, this)
@@ -318,8 +330,10 @@ class _Values(Function):
 
 
 def _sign(p: int) -> int:
-    """Return ±2, the factor of u in the recurrence of s at p."""
-    return -2 if p % 2 else 2
+    """Return the sign of 2u in the recurrence of s at p."""
+    if p % 2:
+        return -1
+    return 1
 
 
 def _slopes(c: Tensor, resolution: Resolution) -> Tensor:

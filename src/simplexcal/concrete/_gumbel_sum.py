@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from numpy.polynomial.chebyshev import chebpts1, chebvander
+from numpy.polynomial.chebyshev import chebpts1
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
@@ -59,16 +59,6 @@ def excess(ratio: float, x: Array) -> Array:
     right = -np.log1p(-np.minimum(survival, 0.5))
     hazard = np.where(survival < 0.5, right, -log_cdf)
     return np.asarray(-np.log(hazard) - x, np.float64)
-
-
-def coefficients(values: Array) -> Array:
-    """Return Chebyshev coefficients in ρ.
-
-    Args:
-        values: Along axis 0, values at each tabulated ρ.
-    """
-    points = chebvander(chebpts1(N_RATIOS), N_RATIOS - 1)
-    return np.asarray(np.linalg.solve(points, values), np.float64)
 
 
 def build() -> Array:

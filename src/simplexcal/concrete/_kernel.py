@@ -82,13 +82,11 @@ def row_width(logits: Tensor) -> int:
 
 @cache
 def _kernel(dtype: torch.dtype, n_nodes: int, device: torch.device) -> Kernel:
-    excess = _gumbel_sum.load()
-    abscissae = _gumbel_sum.abscissae()
     r = RESOLUTIONS[dtype]
     spacing = r.stride * SPACING
     nodes = r.first_node + spacing * np.arange(n_nodes, dtype=np.float64)
-    phi, psi = _factors(r, nodes, excess, abscissae)
-    series = _gumbel_sum.coefficients(psi.reshape(len(psi), -1))[: r.terms]
+    phi, psi = _factors(r, nodes)
+    series = _chebyshev.series_in_ratio(psi.reshape(len(psi), -1))[: r.terms]
     derivative = 2 / LAST_RATIO * np.pad(chebder(np.eye(r.terms)), ((0, 1), (0, 0)))
     (fading,) = _chebyshev.as_tensors(device, dtype, np.array(FADING))
     matrices = _chebyshev.as_tensors(
@@ -103,17 +101,14 @@ def _kernel(dtype: torch.dtype, n_nodes: int, device: torch.device) -> Kernel:
     return Kernel(r, spacing, fading, *matrices)
 
 
-def _factors(
-    r: Resolution,
-    nodes: Array,
-    excess: Array,
-    abscissae: Array,
-) -> tuple[Array, Array]:
+def _factors(r: Resolution, nodes: Array) -> tuple[Array, Array]:
     """Return φ (P, R), as coefficients, and e^-z ψ (ρ, R, Q), best in weighted least squares.
 
     The weights are 1 / (1 + h(z)), small where the integrand vanishes, and e^(2 FADING a), small
     for classes far below the largest.
     """
+    excess = _gumbel_sum.load()
+    abscissae = _gumbel_sum.abscissae()
     steps = np.arange(-_chebyshev.margin(r), int(r.depth / SPACING) + 1)
     at_nodes = np.searchsorted(abscissae, nodes)
     nearness = np.exp(-2 * FADING * SPACING * steps)

@@ -68,6 +68,7 @@ def _convert(
     program = torch.export.export(
         graph, (list(tensors.values()),), dynamic_shapes=(shapes,), strict=False
     )
+    program = program.run_decompositions({torch.ops.aten.addcmul.default: _addcmul})
     converted: Any = torch.onnx.export(
         program,
         dynamo=True,
@@ -138,6 +139,15 @@ def _quiet() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
+
+
+def _addcmul(x: Tensor, a: Tensor, b: Tensor, *, value: float = 1) -> Tensor:
+    """Return x + value · a · b in two nodes of a graph where the value is ±1."""
+    if value == 1:
+        return x + a * b
+    if value == -1:
+        return x - a * b
+    return x + value * (a * b)
 
 
 def _restore_digits(graph: Any, program: torch.export.ExportedProgram) -> None:
