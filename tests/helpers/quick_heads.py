@@ -13,9 +13,11 @@ def quick_heads(patch: pytest.MonkeyPatch, n_steps: int) -> None:
     """Let every STS that is made from now on train its head for ``n_steps``, if not told
     otherwise."""
 
+    original = simplex._head_settings
+
     def settings(given: HeadSettings | Mapping[str, Any] | None) -> HeadSettings:
         if isinstance(given, HeadSettings):
             return given
-        return HeadSettings(**{"n_steps": n_steps, **(given or {})})
+        return original({"n_steps": n_steps, **(given or {})})
 
     patch.setattr(simplex, "_head_settings", settings)

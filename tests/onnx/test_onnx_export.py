@@ -270,7 +270,8 @@ class Moments(nn.Module):
         return m.mean, m.expected_entropy, m.entropy
 
 
-@pytest.mark.parametrize(("dtype", "atol"), [(torch.float32, 1e-6), (torch.float64, 1e-11)])
+# In float32 onnxruntime adds 1000 classes one after the other, torch pairwise.
+@pytest.mark.parametrize(("dtype", "atol"), [(torch.float32, 1e-5), (torch.float64, 1e-11)])
 @pytest.mark.parametrize("k", [2, 10, 1000])
 def test_onnxruntime_has_the_moments_of_concrete(
     k: int, dtype: torch.dtype, atol: float, tmp_path: Path

@@ -74,6 +74,7 @@ class Concrete(Distribution):
 
         Args:
             batch_shape: The new shape of the batch.
+            _instance: Unused; the interface of torch.distributions has it.
         """
         shape = Size(batch_shape)
         logits = self.logits.expand(*shape, -1)
