@@ -18,12 +18,14 @@ FIT = """
 import sys, torch, numpy as np
 import simplexcal as sc
 torch.set_num_threads(1)
-SHORT = {"n_steps": 40, "n_epochs": 2, "pool_size": 500, "widths": (16, 8)}
+SHORT = {"n_steps": 40, "n_epochs": 2, "pool_size": 500}
 FIELDS = ("probs", "label", "aleatoric", "epistemic", "mutual_information")
 found = {}
 
 def short(make):
     settings = make().settings
+    if "betas" in settings:  # A method with a branch.
+        settings["widths"] = (16, 8)
     return type(make())(**{name: SHORT.get(name, value) for name, value in settings.items()})
 
 def keep(name, prediction):
