@@ -68,7 +68,7 @@ def _convert(
     program = torch.export.export(
         graph, (list(tensors.values()),), dynamic_shapes=(shapes,), strict=False
     )
-    program = program.run_decompositions({torch.ops.aten.addcmul.default: _addcmul})
+    _shorten(program.graph)
     converted: Any = torch.onnx.export(
         program,
         dynamo=True,
@@ -141,13 +141,21 @@ def _quiet() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _addcmul(x: Tensor, a: Tensor, b: Tensor, *, value: float = 1) -> Tensor:
-    """Return x + value · a · b in two nodes of a graph where the value is ±1."""
-    if value == 1:
-        return x + a * b
-    if value == -1:
-        return x - a * b
-    return x + value * (a * b)
+def _shorten(graph: torch.fx.Graph) -> None:
+    """Write x ± a · b as two nodes; the converter would write a factor of ±1 as a third."""
+    signs = {1: torch.ops.aten.add.Tensor, -1: torch.ops.aten.sub.Tensor}
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.addcmul.default):
+        combine = signs.get(node.kwargs.get("value", 1))
+        if combine is None or any(user.op == "output" for user in node.users):
+            continue
+        x, a, b = node.args
+        with graph.inserting_before(node):
+            product = graph.call_function(torch.ops.aten.mul.Tensor, (a, b))
+            product.meta["val"] = a.meta["val"] * b.meta["val"]
+            total = graph.call_function(combine, (x, product))
+            total.meta = node.meta
+        node.replace_all_uses_with(total)
+        graph.erase_node(node)
 
 
 def _restore_digits(graph: Any, program: torch.export.ExportedProgram) -> None:
