@@ -58,7 +58,7 @@ def changed(path: str, value: Any) -> str:
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        (changed("stranger", 1), "x has unknown keys: stranger."),
+        (changed("colour", 1), "x has unknown keys: colour."),
         (changed("metrics.gap", 1.0), "x, metrics has unknown keys: gap."),
         (changed("beta", ...), "x lacks keys: beta."),
         (changed("training.augmentation.flip", ...), "x, training, augmentation lacks keys: flip."),
