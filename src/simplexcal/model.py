@@ -13,7 +13,7 @@ from simplexcal.backbone import Backbone, extract
 from simplexcal.calibrators import CALIBRATORS, Calibrator
 from simplexcal.io import load_calibrator, save_calibrator
 from simplexcal.io.native import check_fingerprint
-from simplexcal.mixup import make_mixup, mixup_or_none
+from simplexcal.mixup import make_mixup
 from simplexcal.onnx import export_model
 from simplexcal.types import Prediction
 
@@ -105,9 +105,10 @@ def calibrate(
         data: Labelled data; see `extract`.
         method: A key of CALIBRATORS, or a calibrator, which is then fitted itself.
         head: Name of the last linear layer; None finds it.
-        mixup: What is mixed for the methods that learn from mixup samples: "features", or
-            "inputs" as in the paper, which must be one floating-point tensor. None fits without
-            mixup. So does a fit that can do without if `data` lack a class; it then warns.
+        mixup: What is mixed for the methods that learn from mixup samples: "features"; "inputs"
+            as in the paper, which must be one floating-point tensor; or "logits", which is also
+            what None means for a method that can do without features. Classes that `data` lack
+            are left out, with a warning.
         generator: Source of all randomness; torch's global one by default.
         progress: Show progress bars on stderr.
         batch_size: Size of the batches that a Dataset or a pair of tensors is divided into.
@@ -116,8 +117,8 @@ def calibrate(
         TypeError: If `data` are nothing that `extract` takes, or inputs cannot be mixed.
         ValueError: If an argument has no meaning, or the outputs or labels cannot be fitted to.
     """
-    if mixup not in (None, "features", "inputs"):
-        raise ValueError(f'`mixup` must be "features", "inputs" or None; got {mixup!r}.')
+    if mixup not in (None, "features", "inputs", "logits"):
+        raise ValueError(f'`mixup` must be "features", "inputs", "logits" or None; got {mixup!r}.')
     calibrator = _calibrator(method)
     backbone = Backbone(net, head)
     if not calibrator.uses_mixup:
@@ -131,9 +132,7 @@ def calibrate(
     # Reading head.weight might compute, and change, it: see torch.nn.utils.parametrizations.
     device = next(backbone.head.parameters()).device
     outputs = outputs.to(_fit_device(device))
-    source = mixup_or_none(
-        lambda: make_mixup(mixup, backbone, inputs, outputs, labels), calibrator.needs_mixup
-    )
+    source = make_mixup(mixup, backbone, inputs, outputs, labels)
     calibrator.fit(outputs, labels, mixup=source, generator=generator, progress=progress)
     return CalibratedModel(backbone, calibrator)
 

@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 
 from simplexcal._chunking import in_chunks
 from simplexcal._validation import NotFittedError, check_finite, check_generator, check_labels
-from simplexcal.mixup import Mixup
+from simplexcal.mixup import LogitMixup, Mixup
 from simplexcal.types import Outputs, Prediction, restore_argmax
 
 
@@ -168,7 +168,13 @@ class Calibrator(nn.Module, ABC):
             return
         if not self.uses_mixup:
             return
-        check_n_features(outputs.n_features)
+        if not isinstance(mixup, LogitMixup):
+            check_n_features(outputs.n_features)
+        elif self.needs_features:
+            raise ValueError(
+                f"`mixup` must mix inputs or features: this {type(self).__name__} reads features; "
+                "got LogitMixup. Pass InputMixup or FeatureMixup."
+            )
         if mixup.n_classes != outputs.n_classes:
             raise ValueError(
                 f"`mixup` must mix the {outputs.n_classes} classes of `outputs`; it mixes "

@@ -14,7 +14,7 @@ from simplexcal.calibrators import Calibrator, Uncalibrated
 from simplexcal.io import load_calibrator
 from simplexcal.io.native import check_fingerprint
 from simplexcal.io.tables import Inputs, Table, read_inputs, read_outputs, read_predictions
-from simplexcal.mixup import FeatureMixup, InputMixup, Mixup
+from simplexcal.mixup import FeatureMixup, InputMixup, LogitMixup, Mixup
 from simplexcal.network_spec import NetworkSpec, load_backbone, reraise_as_input_error
 from simplexcal.types import Prediction
 
@@ -56,7 +56,7 @@ class Source:
         """Return the source of mixup samples, or None where there is none.
 
         Args:
-            kind: "inputs", "none", or "features", which needs the last layer and its inputs.
+            kind: "inputs", "logits", or "features", which needs the last layer and its inputs.
 
         Raises:
             ValueError: Inputs are to be mixed without the network.
@@ -65,7 +65,9 @@ class Source:
             return self._input_mixup()
         head = self.table.head
         outputs = self.table.outputs
-        if kind == "none" or head is None or outputs.features is None:
+        if kind == "logits":
+            return LogitMixup(outputs, self.labels)
+        if head is None or outputs.features is None:
             return None
         return FeatureMixup(head, outputs, self.labels)
 

@@ -26,7 +26,7 @@ from simplexcal.cli._options import (
 )
 from simplexcal.io import save_calibrator
 from simplexcal.metrics import nll
-from simplexcal.mixup import Mixup, mixup_or_none
+from simplexcal.mixup import Mixup
 
 
 def calibrate(
@@ -96,7 +96,7 @@ def list_methods() -> str:
 def _mixup(calibrator: Calibrator, source: Source, kind: str) -> Mixup | None:
     if not calibrator.uses_mixup:
         return None
-    return mixup_or_none(lambda: source.mixup(kind), calibrator.needs_mixup)
+    return source.mixup(kind)
 
 
 def _nll(probs: Tensor, labels: Tensor) -> float:
