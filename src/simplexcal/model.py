@@ -1,7 +1,7 @@
 """One call from a trained network to calibrated predictions, and the model that it returns."""
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import Generator, Tensor, nn
 
 from simplexcal.backbone import Backbone, extract
 from simplexcal.calibrators import CALIBRATORS, Calibrator
+from simplexcal.calibrators.base import SEED
 from simplexcal.io import load_calibrator, save_calibrator
 from simplexcal.io.native import check_fingerprint
 from simplexcal.mixup import make_mixup
@@ -109,7 +110,8 @@ def calibrate(
             as in the paper, which must be one floating-point tensor; or "logits", which is also
             what None means for a method that can do without features. Classes that `data` lack
             are left out, with a warning.
-        generator: Source of all randomness; torch's global one by default.
+        generator: Source of all randomness. By default it has a fixed seed, so that the same data
+            give the same model, and torch's global state is the same before and after.
         progress: Show progress bars on stderr.
         batch_size: Size of the batches that a Dataset or a pair of tensors is divided into.
 
@@ -127,13 +129,14 @@ def calibrate(
     recording: AbstractContextManager[object] = nullcontext()
     if mixup == "inputs":
         recording = _record_inputs(backbone, inputs)
-    with recording:
-        outputs, labels = extract(backbone, data, batch_size=batch_size, progress=progress)
-    # Reading head.weight might compute, and change, it: see torch.nn.utils.parametrizations.
-    device = next(backbone.head.parameters()).device
-    outputs = outputs.to(_fit_device(device))
-    source = make_mixup(mixup, backbone, inputs, outputs, labels)
-    calibrator.fit(outputs, labels, mixup=source, generator=generator, progress=progress)
+    with _random_state(generator):
+        with recording:
+            outputs, labels = extract(backbone, data, batch_size=batch_size, progress=progress)
+        # Reading head.weight might compute, and change, it: see torch.nn.utils.parametrizations.
+        device = next(backbone.head.parameters()).device
+        outputs = outputs.to(_fit_device(device))
+        source = make_mixup(mixup, backbone, inputs, outputs, labels)
+        calibrator.fit(outputs, labels, mixup=source, generator=generator, progress=progress)
     return CalibratedModel(backbone, calibrator)
 
 
@@ -172,6 +175,21 @@ def _fit_device(device: torch.device) -> torch.device:
     if device.type == "mps":
         return torch.device("cpu")
     return device
+
+
+@contextmanager
+def _random_state(generator: Generator | None) -> Iterator[None]:
+    """Without a generator, seed torch's global state on the CPU, and restore it at the end.
+
+    The library does not use this state, but a DataLoader takes the order of its samples from it. So
+    one that shuffles gives the same model twice.
+    """
+    if generator is not None:
+        yield
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(SEED)
+        yield
 
 
 def _record_inputs(backbone: Backbone, inputs: list[Tensor]) -> AbstractContextManager[object]:

@@ -141,12 +141,6 @@ def test_the_same_generator_gives_the_same_bits_and_a_second_fit_forgets_the_fir
     assert not torch.equal(other(outputs).probs, once(outputs).probs)
 
 
-def test_a_generator_leaves_torchs_global_state_alone(generator: Generator) -> None:
-    before = torch.get_rng_state()
-    quick().fit(*simulate(50, 3), generator=generator)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 def test_without_a_generator_torchs_global_seed_counts() -> None:
     outputs, labels = simulate(50, 3)
     probs = []

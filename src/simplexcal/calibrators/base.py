@@ -14,6 +14,8 @@ from simplexcal._validation import NotFittedError, check_finite, check_generator
 from simplexcal.mixup import LogitMixup, Mixup
 from simplexcal.types import Outputs, Prediction, restore_argmax
 
+SEED = 0  # of a fit without a generator
+
 
 class Task(NamedTuple):
     """What a method is given to learn from, checked.
@@ -29,7 +31,7 @@ class Task(NamedTuple):
     outputs: Outputs
     labels: Tensor
     mixup: Mixup | None
-    generator: Generator | None
+    generator: Generator
     progress: bool
 
 
@@ -85,7 +87,8 @@ class Calibrator(nn.Module, ABC):
             outputs: Outputs of the network for held-out inputs.
             labels: Their true classes, (N,).
             mixup: Source of mixup samples for the methods that learn from them.
-            generator: Source of all randomness; torch's global state by default.
+            generator: Source of all randomness. By default it has a fixed seed, so that the same
+                data give the same calibrator; torch's global state is never used.
             progress: Show a progress bar.
 
         Raises:
@@ -97,6 +100,8 @@ class Calibrator(nn.Module, ABC):
         self._check_mixup(mixup, outputs)
         _check_finite(outputs)
         check_generator(generator)
+        if generator is None:
+            generator = Generator().manual_seed(SEED)
         device = outputs.logits.device
         task = Task(outputs, labels.to(device), mixup, generator, progress)
         try:
