@@ -498,7 +498,7 @@ def test_a_class_without_samples_is_left_out_with_a_warning(
 def test_a_method_that_is_nothing_without_mixup_says_so(net: Net, data: Data) -> None:
     with pytest.raises(ValueError, match="`mixup` must be given"):
         calibrate(net, data, METHODS["dirichlet"](), mixup=None)
-    with pytest.raises(ValueError, match="`mixup` must mix inputs or features: .* got LogitMixup"):
+    with pytest.raises(ValueError, match=r"`mixup` must mix inputs or features: .* got LogitM"):
         calibrate(net, data, METHODS["dirichlet"](), mixup="logits")
 
 
