@@ -86,7 +86,8 @@ class Calibrator(nn.Module, ABC):
         Args:
             outputs: Outputs of the network for held-out inputs.
             labels: Their true classes, (N,).
-            mixup: Source of mixup samples for the methods that learn from them.
+            mixup: Source of mixup samples for the methods that learn from them. With LogitMixup,
+                or without one, a method that can do without features reads logits alone.
             generator: Source of all randomness. By default it has a fixed seed, so that the same
                 data give the same calibrator; torch's global state is never used.
             progress: Show a progress bar.
@@ -98,6 +99,8 @@ class Calibrator(nn.Module, ABC):
         _check_outputs(outputs)
         labels = check_labels(labels, *outputs.logits.shape)
         self._check_mixup(mixup, outputs)
+        if self._reads_logits_alone(mixup):
+            outputs = Outputs(outputs.logits)
         _check_finite(outputs)
         check_generator(generator)
         if generator is None:
@@ -162,6 +165,12 @@ class Calibrator(nn.Module, ABC):
 
     @abstractmethod
     def _predict(self, outputs: Outputs) -> Prediction: ...
+
+    def _reads_logits_alone(self, mixup: Mixup | None) -> bool:
+        """Return whether features, which only their mixup samples explain, are left out."""
+        if self.needs_features or not self.uses_mixup:
+            return False
+        return mixup is None or isinstance(mixup, LogitMixup)
 
     def _check_mixup(self, mixup: Mixup | None, outputs: Outputs) -> None:
         if mixup is None:

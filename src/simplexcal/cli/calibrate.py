@@ -90,7 +90,11 @@ def list_methods() -> str:
     """Return the part of the help that names every method in CALIBRATORS."""
     methods = ", ".join(f"{key} ({method.title})" for key, method in CALIBRATORS.items())
     with_mixup = ", ".join(key for key, method in CALIBRATORS.items() if method.uses_mixup)
-    return f"METHOD is one of: {methods}. Mixup samples are used by: {with_mixup}."
+    return (
+        f"METHOD is one of: {methods}. Mixup samples are used by: {with_mixup}. "
+        "To mix features takes --model, or features and the last layer in DATA; "
+        "without them logits are mixed."
+    )
 
 
 def _mixup(calibrator: Calibrator, source: Source, kind: str) -> Mixup | None:
