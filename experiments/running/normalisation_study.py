@@ -110,8 +110,8 @@ def run(network: NetworkId, config: RunConfig, n_steps: int = N_STEPS) -> None:
         config: Folders and device of the run.
         n_steps: Steps of the branch.
     """
-    net = _network(network, config)
-    images = _images(network.setting, config)
+    net = read_network(network, config)
+    images = read_images(network.setting, config)
     before = _outputs(net, images)
     fit = _fit(net, images, before, network, config, "frozen", n_steps)
     betas = [_evaluate(one, before, before, network.seed) for one in _each_beta(fit.fitted)]
@@ -120,19 +120,32 @@ def run(network: NetworkId, config: RunConfig, n_steps: int = N_STEPS) -> None:
     betas = [_evaluate(one, before, before, network.seed) for one in _each_beta(fit.fitted)]
     _write(network, config, "batch", fit, betas, before)
     betas = []
-    moved = _moved_outputs(net, images, fit.fitted, network, config)
-    for one, after in zip(_each_beta(fit.fitted), moved, strict=True):
-        betas.append(_evaluate(one, after, before, network.seed))
+    moving = MovingNetwork(net, images, network, config)
+    for one in _each_beta(fit.fitted):
+        moving.move(_only_beta(one))
+        betas.append(_evaluate(one, moving.outputs(), before, network.seed))
     _write(network, config, "moving", fit, betas, before)
 
 
-def _network(network: NetworkId, config: RunConfig) -> Classifier:
+def read_network(network: NetworkId, config: RunConfig) -> Classifier:
+    """Return a trained network, on the device of the run.
+
+    Args:
+        network: Its setting and seed.
+        config: Folders and device of the run.
+    """
     net = cast(Classifier, trained_network(*network, config)).to(config.device)
     set_memory_format(net, torch.channels_last)
     return net
 
 
-def _images(setting: str, config: RunConfig) -> Images:
+def read_images(setting: str, config: RunConfig) -> Images:
+    """Return the images of a setting, on the device of the run.
+
+    Args:
+        setting: The setting.
+        config: Folders and device of the run.
+    """
     dataset = SETTINGS[setting].dataset
     loaded = load(dataset, config.data)
     side = loaded.test_images.shape[-1]
@@ -236,25 +249,47 @@ def _each_beta(fitted: Fitted) -> Iterator[Fitted]:
         yield fitted._replace(calibrator=one)
 
 
-def _moved_outputs(
-    net: Classifier, images: Images, fitted: Fitted, network: NetworkId, config: RunConfig
-) -> Iterator[NetworkOutputs]:
-    """Yield the outputs of a copy of the network after the mixes of each β have moved it."""
-    copy = deepcopy(net).train()
-    source = _source(copy, images, network, config, batch_statistics=False)
+def _only_beta(fitted: Fitted) -> float:
     calibrator = cast(sc.SimplexTemperatureScaling, fitted.calibrator)
-    for beta in calibrator.betas:
-        copy.load_state_dict(net.state_dict())
-        _move_statistics(source, beta, network.seed, config)
-        yield _outputs(copy.eval(), images)
-        copy.train()
+    return calibrator.betas[0]
 
 
-def _move_statistics(source: sc.InputMixup, beta: float, seed: int, config: RunConfig) -> None:
-    """Run the network of the source, which is in training mode, on batches of mixes."""
-    generator = torch.Generator(config.device).manual_seed(seed)
-    for _ in range(moving_batches(config)):
-        source.sample(beta, SCHEME.per_class * SCHEME.n_shuffles, generator)
+class MovingNetwork:
+    """A copy of a network in training mode, whose statistics mixed images move.
+
+    Args:
+        net: The network, which stays as it is.
+        images: The images of its setting.
+        network: Its setting and seed.
+        config: Folders and device of the run.
+    """
+
+    def __init__(
+        self, net: Classifier, images: Images, network: NetworkId, config: RunConfig
+    ) -> None:
+        self.original = net
+        self.net = deepcopy(net).train()
+        self.images = images
+        self.seed = network.seed
+        self.config = config
+        self.source = _source(self.net, images, network, config, batch_statistics=False)
+
+    def move(self, beta: float) -> None:
+        """Start from the original statistics, and run the copy on batches of mixes.
+
+        Args:
+            beta: Their Dirichlet concentration.
+        """
+        self.net.load_state_dict(self.original.state_dict())
+        generator = torch.Generator(self.config.device).manual_seed(self.seed)
+        for _ in range(moving_batches(self.config)):
+            self.source.sample(beta, SCHEME.per_class * SCHEME.n_shuffles, generator)
+
+    def outputs(self) -> NetworkOutputs:
+        """Return the copy's outputs in evaluation mode."""
+        found = _outputs(self.net.eval(), self.images)
+        self.net.train()
+        return found
 
 
 def moving_batches(config: RunConfig) -> int:
@@ -273,7 +308,6 @@ def _evaluate(
 ) -> NormalisationBeta:
     """Return what is recorded of the calibrator of one β."""
     data = outputs.splits
-    calibrator = cast(sc.SimplexTemperatureScaling, fitted.calibrator)
     prediction = fitted.predict(data.test)
     calibration = fitted.predict(data.calibration)
     changed = data.test.label != before.splits.test.label
@@ -282,7 +316,7 @@ def _evaluate(
         metrics = ood_metrics(fitted, data.test, prediction, ood, seed)
         detections.append(OodDetection(name, metrics))
     return NormalisationBeta(
-        beta=calibrator.betas[0],
+        beta=_only_beta(fitted),
         accuracy=_accuracy(data),
         changed=changed.double().mean().item(),
         calibration=split_metrics(calibration, data.calibration_labels),
