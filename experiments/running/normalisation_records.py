@@ -91,6 +91,16 @@ class NormalisationRecord(JsonObject):
     beta: float | None
 
     @property
+    def n_steps(self) -> int:
+        """Steps of the branch."""
+        return int(self.calibrator_settings["n_steps"])
+
+    @property
+    def key(self) -> tuple[int, int, str]:
+        """What tells the record apart from others of its setting."""
+        return self.seed, self.n_steps, self.mode
+
+    @property
     def chosen(self) -> NormalisationBeta | None:
         """What is recorded of the β that the calibration split chooses."""
         for one in self.betas:
@@ -117,14 +127,14 @@ def read_records(folder: Path, setting: str) -> list[NormalisationRecord]:
 
 
 def write_record(folder: Path, record: NormalisationRecord) -> None:
-    """Add a record, or replace the one with the same seed and mode.
+    """Add a record, or replace the one with the same seed, mode and number of steps.
 
     Args:
         folder: The folder of all studies.
         record: The record.
     """
-    known = {(one.seed, one.mode): one for one in read_records(folder, record.setting)}
-    known[record.seed, record.mode] = record
+    known = {one.key: one for one in read_records(folder, record.setting)}
+    known[record.key] = record
     lines = [json.dumps(known[key].to_json(), allow_nan=False) + "\n" for key in sorted(known)]
     path = _path(folder, record.setting)
     path.parent.mkdir(parents=True, exist_ok=True)
