@@ -70,7 +70,7 @@ def test_the_loss_is_the_papers_formula() -> None:
     branch.initialise(g)
     logits, features = torch.randn(1, 5, 3, generator=g), torch.randn(1, 5, 3, generator=g)
     pi = torch.rand(1, 5, 3, generator=g).softmax(-1)
-    lam, alpha, k = branch(features).unsqueeze(-1), logits.exp(), 3
+    lam, alpha, k = branch(features)[:, 0].unsqueeze(-1), logits.exp(), 3
     printed = (
         -(k - 1) * lam.log().squeeze(-1)
         - alpha.log().sum(-1)
@@ -129,9 +129,8 @@ def test_training_lowers_the_loss() -> None:
     batch = _branch_network._sample(mixup, [1.0], 2000, torch.Generator().manual_seed(9))
     sts = SimplexTemperatureScaling(betas=(1.0,), likelihood_head=False, n_steps=300)
     sts.fit(outputs, labels, mixup=mixup, generator=torch.Generator().manual_seed(1))
-    untrained = Branch(1, 10, sts.widths)
+    untrained = Branch(1, 10, sts.widths, sts.n_networks)
     untrained.initialise(torch.Generator().manual_seed(1))
-    assert sts.branch is not None
     assert negative_log_density(sts.branch, batch) < negative_log_density(untrained, batch)
 
 
@@ -174,7 +173,7 @@ def test_beta_is_the_one_with_the_smallest_ece() -> None:
         float(ece(Concrete(outputs.logits, float(t)).mean.amax(-1), correct)) for t in temperatures
     ]
     chosen = SimplexTemperatureScaling(likelihood_head=False)._smallest_ece(
-        members, Task(outputs, labels, None, None, False)
+        members, Task(outputs, labels, None, torch.Generator(), False)
     )
     assert chosen == errors.index(min(errors)) == 1
 
@@ -200,16 +199,11 @@ def test_each_beta_has_its_own_calibrator_and_the_chosen_one_is_the_calibrator_i
 
 
 @pytest.mark.usefixtures("quick")
-def test_each_beta_needs_a_fit_with_mixes() -> None:
-    _, outputs, labels = synthetic(50, 3)
-    for calibrator in (
-        SimplexTemperatureScaling(),
-        SimplexTemperatureScaling().fit(outputs, labels),
+def test_each_beta_needs_a_fit() -> None:
+    with pytest.raises(
+        ValueError, match=r"^There is no ensemble member for each β: .* Fit again.$"
     ):
-        with pytest.raises(
-            ValueError, match=r"^There is no ensemble member for each β: .* Fit again.$"
-        ):
-            calibrator.each_beta()
+        SimplexTemperatureScaling().each_beta()
 
 
 # --- the head -------------------------------------------------------------------------------------
@@ -436,28 +430,70 @@ def test_a_head_that_only_sharpens_is_shrunk(
 
 
 @pytest.mark.usefixtures("quick")
-def test_uncertainties_are_those_of_the_branch() -> None:
+@pytest.mark.parametrize("with_features", [True, False])
+def test_one_distribution_gives_probabilities_and_uncertainties(with_features: bool) -> None:
     head, outputs, labels = synthetic(300, 4)
-    sts = SimplexTemperatureScaling(**SMALL).fit(
-        outputs, labels, mixup=FeatureMixup(head, outputs, labels)
-    )
+    mixup: Mixup = LogitMixup(outputs, labels)
+    if with_features:
+        mixup = FeatureMixup(head, outputs, labels)
+    sts = SimplexTemperatureScaling(**SMALL).fit(outputs, labels, mixup=mixup)
     prediction = sts(outputs)
-    assert sts.branch is not None
-    assert outputs.features is not None
-    d = Concrete(outputs.logits, sts.branch(outputs.features)[0])
+    d = sts.concrete(outputs)
+    found = Concrete(d.logits.double(), d.temperature.double()).moments()
     assert prediction.aleatoric is not None
     assert prediction.epistemic is not None
-    torch.testing.assert_close(prediction.aleatoric, d.expected_entropy())
-    torch.testing.assert_close(prediction.epistemic, d.entropy())
+    assert prediction.mutual_information is not None
+    close = {"check_dtype": False, "atol": 1e-5, "rtol": 1e-4}
+    torch.testing.assert_close(prediction.probs, found.mean, check_dtype=False, atol=1e-6, rtol=0)
+    torch.testing.assert_close(prediction.aleatoric, found.expected_entropy, **close)
+    torch.testing.assert_close(prediction.epistemic, found.entropy, **close)
+    torch.testing.assert_close(prediction.mutual_information, found.mutual_information, **close)
+    total = -torch.special.xlogy(prediction.probs, prediction.probs).sum(-1)
+    torch.testing.assert_close(prediction.aleatoric + prediction.mutual_information, total)
+    assert ((prediction.aleatoric >= 0) & (prediction.aleatoric <= total + 1e-6)).all()
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_probabilities_are_those_of_the_head_alone() -> None:
+    head, outputs, labels = synthetic(300, 4)
+    with_features = SimplexTemperatureScaling(**SMALL)
+    with_features.fit(outputs, labels, mixup=FeatureMixup(head, outputs, labels))
+    from_logits = SimplexTemperatureScaling(**SMALL).fit(outputs, labels)
+    assert torch.equal(with_features(outputs).probs, from_logits(outputs).probs)
+
+
+def test_a_branch_is_the_geometric_mean_of_its_networks() -> None:
+    g = torch.Generator().manual_seed(0)
+    outputs = Outputs(torch.randn(6, 3, generator=g), torch.randn(6, 5, generator=g))
+    branch = Branch(2, 5, (7,), n_networks=3)
+    branch.initialise(g)
+    each = branch(outputs.features)
+    assert each.shape == (2, 3, 6)
+    expected = each.prod(1) ** (1 / 3)
+    torch.testing.assert_close(branch.temperatures(outputs), expected)
+    alone = Branch(1, 5, (7,), n_networks=3)
+    alone.load_state_dict(branch.member_state(1))
+    torch.testing.assert_close(alone.temperatures(outputs)[0], expected[1])
+
+
+@pytest.mark.usefixtures("quick")
+def test_masked_classes_give_finite_uncertainties() -> None:
+    _, outputs, labels = synthetic(300, 4)
+    masked = torch.cat([outputs.logits, torch.full((300, 2), -1e9)], 1)
+    sts = SimplexTemperatureScaling(**SMALL)
+    with pytest.warns(UserWarning, match="4, 5"):
+        sts.fit(Outputs(masked), labels)
+    prediction = sts(Outputs(masked))
+    for name in ("aleatoric", "epistemic", "mutual_information"):
+        assert getattr(prediction, name).isfinite().all()
 
 
 def test_the_papers_probabilities_are_the_mean_of_the_branchs_distribution() -> None:
     head, outputs, labels = synthetic(300, 4)
     sts = SimplexTemperatureScaling(likelihood_head=False, **SMALL)
     sts.fit(outputs, labels, mixup=FeatureMixup(head, outputs, labels))
-    assert sts.branch is not None
     assert outputs.features is not None
-    d = Concrete(outputs.logits, sts.branch(outputs.features)[0])
+    d = Concrete(outputs.logits, sts.branch.temperatures(outputs)[0])
     torch.testing.assert_close(sts(outputs).probs, d.mean)
 
 

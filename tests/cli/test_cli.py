@@ -24,6 +24,7 @@ from simplexcal.demo.lenet5 import LeNet5, normalise
 from simplexcal.io import load_calibrator
 from simplexcal.io.tables import read_predictions
 from simplexcal.mixup import FeatureMixup, LogitMixup
+from simplexcal.types import Outputs
 
 MAKEFILE = Path(__file__).parents[2] / "Makefile"
 WEIGHTS = Path(demo_run.__file__).with_name("lenet5.safetensors")
@@ -97,15 +98,20 @@ def test_the_same_seed_gives_the_same_file(folder: Path) -> None:
     assert (folder / "a.safetensors").read_bytes() == (folder / "b.safetensors").read_bytes()
 
 
-def test_saved_outputs_with_their_last_layer_give_the_branch(folder: Path, arrays: Arrays) -> None:
+def test_the_branch_reads_features_where_there_is_the_last_layer(
+    folder: Path, arrays: Arrays
+) -> None:
     without = {name: x for name, x in arrays.items() if not name.startswith("head")}
     np.savez(folder / "headless.npz", **without)  # type: ignore[arg-type]
-    betas = []
+    outputs = Outputs(torch.from_numpy(arrays["logits"]), torch.from_numpy(arrays["features"]))
+    n_features = []
     for name in ("val", "headless"):
-        assert simplexcal(f"calibrate {name}.npz --input logits -o {name}.safetensors") == 0
-        calibrator, _ = load_calibrator(f"{name}.safetensors")
-        betas.append(float(calibrator.state_dict()["beta"]))
-    assert betas == [1.0, 0.0]
+        command = f"calibrate {name}.npz --input logits -o net.safetensors"
+        assert simplexcal(command) == 0
+        calibrator, _ = load_calibrator("net.safetensors")
+        n_features.append(calibrator.n_features)
+        assert (calibrator(outputs).epistemic > -300).all()
+    assert n_features == [4, None]
 
 
 def test_what_is_mixed(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """Likelihood heads that are trained in a moment."""
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,8 +11,8 @@ from simplexcal.calibrators._likelihood_head import HeadSettings
 
 
 def quick_heads(patch: pytest.MonkeyPatch, n_steps: int) -> None:
-    """Let every STS that is made from now on train its head for ``n_steps``, if not told
-    otherwise."""
+    """Let every STS that is made from now on train its head for ``n_steps``, and its branch for as
+    many on few mixup samples, if not told otherwise."""
 
     original = simplex._head_settings
 
@@ -21,3 +22,8 @@ def quick_heads(patch: pytest.MonkeyPatch, n_steps: int) -> None:
         return original({"n_steps": n_steps, **(given or {})})
 
     patch.setattr(simplex, "_head_settings", settings)
+    make = simplex.SimplexTemperatureScaling.__init__
+    defaults = inspect.signature(make).parameters.values()
+    quick = {"n_steps": n_steps, "pool_size": 1000}
+    values = tuple(quick.get(p.name, p.default) for p in defaults if p.name != "self")
+    patch.setattr(make, "__defaults__", values)

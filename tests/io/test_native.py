@@ -128,9 +128,7 @@ def test_a_loaded_calibrator_can_be_fitted_and_saved_again(saved: Path) -> None:
 
 
 @pytest.mark.parametrize("features", [True, False])
-def test_simplex_temperature_scaling_without_mixup_comes_back_without_a_branch(
-    features: bool, path: Path
-) -> None:
+def test_simplex_temperature_scaling_of_logits_comes_back(features: bool, path: Path) -> None:
     outputs, labels, _ = simulate()
     outputs = outputs if features else Outputs(outputs.logits)
     calibrator = METHODS["sts"]().fit(outputs, labels, generator=Generator().manual_seed(0))

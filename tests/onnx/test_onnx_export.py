@@ -485,7 +485,7 @@ class Halved(Uncalibrated):
 class Mixture(SimplexTemperatureScaling):
     def _predict(self, outputs: Outputs) -> Prediction:
         own = outputs.logits.softmax(-1)
-        return Prediction((own + self._likely(outputs).mean) / 2, outputs.label)
+        return Prediction((own + self._mean(outputs)) / 2, outputs.label)
 
 
 @pytest.mark.parametrize("kind", [Halved, Mixture])

@@ -77,7 +77,7 @@ class Branch(nn.Module):
         for weight, bias in others:
             x = torch.baddbmm(bias, torch.relu(x), weight)
         temperatures = softplus(x.squeeze(-1)) + SMALLEST
-        return temperatures.view(n_members, self.n_networks, -1)
+        return temperatures.view(n_members, self.n_networks, x.shape[1])
 
     def temperatures(self, outputs: Outputs) -> Tensor:
         """Return λ (H, N) in the dtype of the logits.

@@ -175,8 +175,8 @@ def _start(log_mean: Tensor, temperature: Tensor) -> Tensor:
 
 def _matrix(kernel: Kernel, functions: Tensor) -> Tensor:
     """Return the kernel (N, R, Z), given its functions of ρ."""
-    matrices: Tensor = functions @ kernel.core
-    return matrices.view(len(matrices), kernel.resolution.rank, -1)
+    r = kernel.resolution
+    return (functions @ kernel.core).view(-1, r.rank, r.node_rank)
 
 
 def _apply(rows: Tensor, matrices: Tensor) -> Tensor:
@@ -226,7 +226,7 @@ def _points(below: Tensor, r: Resolution) -> Points:
     x = _variable(below, r)
     polynomials = sum_over_classes(ones, below, weight, x, r, n_points)
     multiplicity = (polynomials.to(to_multiplicity) @ to_multiplicity).to(below)
-    return Points(log_mean.expand(len(below), -1), multiplicity)
+    return Points(log_mean.expand(below.shape[0], -1), multiplicity)
 
 
 def _at_classes(change: Tensor, below: Tensor, r: Resolution) -> Tensor:
