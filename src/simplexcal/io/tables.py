@@ -10,7 +10,8 @@ Arrays (.npz, .safetensors): `logits` or `probs` (N, K); optional `features` (N,
 
 Predictions have `probs`, `predicted` (the network's class), `confidence`, where there are any
 `aleatoric`, `epistemic` and `mutual_information`, and the true classes under the same name as
-everywhere: `labels`, in rows `label`.
+everywhere: `labels`, in rows `label`. Where the calibrator has thresholds, `accepted` is written,
+true or false. It is not read again: the thresholds themselves are in the calibrator's file.
 
 A file that cannot be read raises ValueError, TypeError or OSError with a message of one line, or
 ImportError without pyarrow.
@@ -226,6 +227,7 @@ def write_predictions(
     suffix = check_suffix(path)
     tensors = {"labels": labels, "predicted": prediction.label, "confidence": prediction.confidence}
     tensors |= {name: getattr(prediction, name) for name in UNCERTAINTIES}
+    tensors["accepted"] = prediction.accepted
     tensors["probs"] = prediction.probs
     arrays: dict[str, Array] = {}
     if ids is not None:
