@@ -374,8 +374,8 @@ def _p_values(wrong: Tensor, risk: float) -> Tensor:
     (1 - risk) · P(B = e + 1) instead.
     """
     k = torch.arange(len(wrong), dtype=torch.float64, device=wrong.device)
-    errors = wrong.double().cumsum(0)
-    step = torch.where(wrong, 1 - risk, -risk) * _log_pmf(k, errors, risk).exp()
+    is_wrong = wrong.double()
+    step = (is_wrong - risk) * _log_pmf(k, is_wrong.cumsum(0), risk).exp()
     return torch.cat([step.new_ones(1), 1 + step.cumsum(0)])
 
 
