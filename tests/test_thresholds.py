@@ -128,7 +128,7 @@ def test_equal_scores_are_accepted_together_or_not_at_all() -> None:
 POPULATIONS = {
     "good, then bad": (torch.arange(200.0).neg(), [0.97] * 60 + [0.7] * 140, 0.9),
     "not monotone": (torch.arange(208.0).neg(), ([0.5] * 4 + [1.0] * 12) * 13, 0.88),
-    "never enough": (torch.arange(50.0), [0.9] * 50, 0.9000001),
+    "never enough": (torch.arange(1000.0), [0.9] * 1000, 0.9000001),
     "two values": (torch.tensor([1.0, 0.0]), [0.92, 0.6], 0.9),
 }
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, Literal, get_args
 
 import torch
@@ -348,6 +349,7 @@ def _certified_count(ordered: Tensor, wrong: Tensor, risk: float, delta: float) 
     return int(possible[-1])
 
 
+@lru_cache(maxsize=1000)
 def _first_count(n: int, risk: float, delta: float) -> int | None:
     """Return the count of inputs that is tested first, None if n inputs are too few.
 
