@@ -98,12 +98,15 @@ def threshold(
     """
     check_files(output, [".safetensors"], calibrator, data, weights)
     network = network_spec(model, weights, head)
+    score_name = None
+    if score is not None:
+        score_name = score.value
     promise = {
         "target_accuracy": target_accuracy,
         "coverage": coverage,
         "false_alarm": false_alarm,
         "delta": delta,
-        "score": score,
+        "score": score_name,
     }
     if save:
         output = calibrator
