@@ -1,6 +1,7 @@
 """Thresholds that decide which predictions are accepted, each with a finite-sample guarantee.
 
-docs/theory.md proves the guarantees. They hold for every score, informative or not, and with ties.
+docs/thresholds.md proves the guarantees. They hold for every score, informative or not, and with
+ties.
 """
 
 import math
@@ -64,15 +65,16 @@ class Threshold:
     accuracy: float | None
     bound: float
 
-    def accepts(self, scores: Tensor) -> Tensor:
-        """Return whether each score is accepted. A score that is not a number never is.
+    def accepts(self, scores: Any) -> Tensor:
+        """Return whether each score is accepted, (N,). A score that is not a number never is.
 
         Args:
-            scores: Scores of new inputs, (N,).
+            scores: Scores of new inputs, (N,), as a tensor, an array or a list.
         """
+        values = torch.as_tensor(scores)
         if self.accept == "high":
-            return scores.double() >= self.value
-        return scores.double() <= self.value
+            return values >= self.value
+        return values <= self.value
 
     def as_dict(self) -> dict[str, Any]:
         """Return names and values, in the order of the arguments."""

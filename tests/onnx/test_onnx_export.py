@@ -162,9 +162,9 @@ def test_onnxruntime_has_nothing_to_say_about_the_file(
 
 
 def test_the_names_are_in_the_promised_order(case: Case) -> None:
-    names = ["label", "probs", "confidence", "aleatoric", "epistemic"]
+    names = ["label", "probs", "confidence", "accepted", "aleatoric", "epistemic"]
     found = list(run(case.path, inputs=torch.zeros(2, 1, 28, 28)))
-    assert found == names[: 5 if case.method.startswith("sts") else 3]
+    assert found == names[: 6 if case.method.startswith("sts") else 4]
 
 
 # --- the calibrator alone -------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from simplexcal.mixup import Mixup
 from simplexcal.thresholds import Threshold, find_prediction_threshold, with_accepted
 from simplexcal.types import Outputs, Prediction, restore_argmax
 
-DIGEST_ROWS = 1000  # rows that tell the data of a fit from others
+DIGEST_VALUES = 2**18  # logits that tell the data of a fit from others
 
 
 class Task(NamedTuple):
@@ -298,10 +298,10 @@ def _plain(value: Any) -> Any:
 
 def _digest(outputs: Outputs) -> str:
     """Return a digest by which the same outputs, in the same order, are known again."""
-    step = max(1, len(outputs) // DIGEST_ROWS)
-    rows = outputs.logits.detach()[::step].double().cpu().numpy()
-    digest = hashlib.sha256(rows.tobytes())
-    digest.update(str(outputs.logits.shape).encode())
+    logits = outputs.logits.detach()
+    step = 1 + logits.numel() // DIGEST_VALUES
+    digest = hashlib.sha256(logits[::step].cpu().numpy().tobytes())
+    digest.update(str(tuple(logits.shape)).encode())
     return digest.hexdigest()
 
 
