@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -560,8 +561,8 @@ def test_thresholds_are_shown_with_what_they_accept_here(tmp_path: Path) -> None
         assert row.share == percent(accepted.double().mean().item())
         right = (p.label == labels)[accepted]
         assert row.accuracy == percent(right.double().mean().item(), 2)
-    assert rows[0].promise == "accuracy of at least 80.0\u202f%, with 95\u202f% certainty"
-    assert rows[1].promise == "at most 10.0\u202f% false alarms"
+    assert rows[0].promise == "accuracy of at least 80\u202f%, with 95\u202f% certainty"
+    assert rows[1].promise == "at most 10\u202f% false alarms"
     path = write_report(
         tmp_path / "r.html", predictions, labels, thresholds={"sts": [accuracy, alarm]}
     )
@@ -577,8 +578,10 @@ def test_thresholds_are_shown_with_what_they_accept_here(tmp_path: Path) -> None
 def test_a_threshold_that_accepts_nothing_here_has_no_accuracy() -> None:
     prediction, labels = predicted([(0.9, 10, 8)])
     strict = find_threshold(torch.linspace(0.95, 1, 19), coverage=0.9)
+    strict = replace(strict, level=0.9995)
     (row,) = acceptance_table({"ts": [strict]}, {"ts": prediction}, labels)
     assert (row.share, row.accuracy) == (percent(0.0), "–")
+    assert row.promise == "at least 99.95\u202f% accepted"
 
 
 @pytest.mark.parametrize("package", ["altair", "jinja2", "PIL", "vl_convert"])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from simplexcal.report._format import percent
+from simplexcal.report._format import SPACE, percent
 from simplexcal.thresholds import Threshold, score_values
 from simplexcal.types import Prediction
 
@@ -78,13 +78,18 @@ def describe_promise(threshold: Threshold) -> str:
     Args:
         threshold: The threshold.
     """
-    level = percent(threshold.level)
+    level = _exact_percent(threshold.level)
     if threshold.promise == "coverage":
         return f"at least {level} accepted"
     if threshold.promise == "false_alarm":
         return f"at most {level} false alarms"
-    sure = percent(1 - (threshold.delta or 0), 0)
+    sure = _exact_percent(1 - (threshold.delta or 0))
     return f"accuracy of at least {level}, with {sure} certainty"
+
+
+def _exact_percent(share: float) -> str:
+    """Return a promised share with all its digits: 99.95 % is not 100 %."""
+    return f"{100 * share:.6g}{SPACE}%"
 
 
 def _row(name: str, rule: str, promise: str, accepted: Tensor, correct: Tensor) -> AcceptanceRow:
