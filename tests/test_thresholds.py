@@ -76,6 +76,14 @@ def test_the_first_count_by_hand(n: int, target: float, first: int | None) -> No
         )
 
 
+@pytest.mark.parametrize("risk", [0.5, 0.05, 0.001])
+@pytest.mark.parametrize("delta", [0.45, 0.05, 1e-6])
+def test_with_many_inputs_the_first_count_allows_5_errors(risk: float, delta: float) -> None:
+    first = _first_count(10**6, risk, delta)
+    assert first is not None
+    assert binom.cdf(5, first, risk) <= delta < binom.cdf(5, first - 1, risk)
+
+
 def test_a_target_accuracy_by_hand() -> None:
     # Without an error, 59 inputs are enough for 95 % with certainty 95 %. One error among 93 is
     # allowed, and so 92 inputs fail once the 70th is wrong.

@@ -321,7 +321,7 @@ def _most_certain_first(certainty: Tensor, wrong: Tensor) -> tuple[Tensor, Tenso
     The order of the data has no influence, and the generator is one of its own: the same data give
     the same threshold.
     """
-    order = wrong.argsort(stable=True)
+    order = wrong.byte().argsort(stable=True)
     shuffled = torch.randperm(len(order), generator=torch.Generator().manual_seed(0))
     order = order[shuffled.to(order.device)]
     order = order[certainty[order].argsort(descending=True, stable=True)]
@@ -357,7 +357,10 @@ def _first_count(n: int, risk: float, delta: float) -> int | None:
 
     The count depends on nothing but the arguments, so it is fixed before the data are seen.
     """
-    counts = torch.arange(n, dtype=torch.float64)
+    # By Chernoff's bound P(B ≤ e) ≤ exp(-(kρ - e)² / 2kρ), no count beyond this one is needed.
+    log = -math.log(delta)
+    last = (START_ERRORS + log + math.sqrt(log * (log + 2 * START_ERRORS))) / risk
+    counts = torch.arange(min(n, math.ceil(last) + 1), dtype=torch.float64)
     cdf = torch.zeros_like(counts)
     first = None
     for errors in range(START_ERRORS + 1):
