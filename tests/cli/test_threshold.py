@@ -100,6 +100,10 @@ def test_the_data_of_the_fit_are_a_warning(capsys: pytest.CaptureFixture[str]) -
             "net.safetensors new.npz --input logits --coverage 0.9 --score epistemic",
             "--score is 'epistemic', which this method does not have",
         ),
+        (
+            "net.safetensors new.npz --input logits --coverage 0.9 --save -o copy.safetensors",
+            "Give one of the two",
+        ),
         ("val.npz --coverage 0.9 --save", "Predictions are taken as they are"),
         ("net.safetensors new.npz --coverage 0.9", "Say what 'new.npz' holds"),
     ],

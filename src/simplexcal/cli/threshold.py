@@ -78,7 +78,7 @@ def threshold(
     DATA are held-out and new to the calibrator; --target-accuracy needs their true classes. Once
     the threshold is stored, predictions have a column `accepted`. An example:
 
-    simplexcal threshold net.safetensors test.npz --input logits --target-accuracy 0.99 --save
+    simplexcal threshold net.safetensors new.npz --input logits --coverage 0.9
 
     Args:
         calibrator: File of the calibrator, or predictions.
@@ -109,6 +109,8 @@ def threshold(
         "score": score_name,
     }
     if save:
+        if output is not None:
+            raise ValueError("--save and --output both say where to store. Give one of the two.")
         output = calibrator
     if data is None:
         _check_predictions_alone(output, kind, network)
