@@ -450,7 +450,8 @@ def test_the_names_in_a_file_of_predictions_are_these(tmp_path: Path) -> None:
     with (tmp_path / "x.csv").open(newline="") as file:
         header, first, *_ = csv.reader(file)
     assert header == in_rows
-    np.testing.assert_array_equal(np.array(first[7:], "f4"), predict().probs[0].numpy())
+    assert first[7] == "true"
+    np.testing.assert_array_equal(np.array(first[8:], "f4"), predict().probs[0].numpy())
     assert np.float32(first[3]) == predict().confidence[0].item()
 
 
