@@ -22,6 +22,7 @@ ORDER = [
     "types",
     "concrete",
     "metrics",
+    "thresholds",
     "backbone",
     "mixup",
     "calibrators",

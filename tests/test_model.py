@@ -302,6 +302,93 @@ def test_a_calibrator_saved_without_a_fingerprint_is_taken_as_it_is(
     )
 
 
+# --- thresholds ---
+
+
+@pytest.fixture
+def held_out(net: Net) -> Data:
+    """Labelled images that no model here was fitted to."""
+    return make_data(net, seed=5)
+
+
+@pytest.fixture
+def selective(model: CalibratedModel) -> CalibratedModel:
+    """A model of its own, whose thresholds may change."""
+    return CalibratedModel(model.backbone, copy.deepcopy(model.calibrator))
+
+
+def test_a_threshold_is_kept_and_decides_what_is_accepted(
+    selective: CalibratedModel, held_out: Data, images: Tensor
+) -> None:
+    assert selective.predict(images).accepted is None
+    found = selective.threshold(held_out, coverage=0.8)
+    assert selective.thresholds == {"coverage": found}
+    assert (found.score, found.n) == ("confidence", N)
+    p = selective.predict(images, batch_size=30)
+    assert p.accepted is not None
+    assert torch.equal(p.accepted, p.confidence >= found.value)
+    assert 0 < int(p.accepted.sum()) < len(p)
+    alarm = selective.threshold(held_out[0], false_alarm=0.2)
+    assert alarm.score == "epistemic"
+    p = selective.predict(images)
+    assert p.accepted is not None
+    assert p.epistemic is not None
+    accepted = (p.confidence >= found.value) & (p.epistemic <= alarm.value)
+    assert torch.equal(p.accepted, accepted)
+    again = selective.threshold(held_out, coverage=0.5)
+    assert selective.thresholds == {"coverage": again, "false_alarm": alarm}
+    selective.thresholds.clear()
+    assert selective.predict(images).accepted is None
+
+
+def test_a_target_accuracy_is_found_on_labelled_data(
+    selective: CalibratedModel, held_out: Data
+) -> None:
+    found = selective.threshold(held_out, target_accuracy=0.2, delta=0.1)
+    p = selective.predict(held_out[0])
+    right = p.label == held_out[1]
+    assert p.accepted is not None
+    assert found.accepted_share == pytest.approx(p.accepted.double().mean().item())
+    assert found.accuracy == pytest.approx(right[p.accepted].double().mean().item())
+    assert found.delta == 0.1
+    with pytest.raises(ValueError, match="`labels` must be given for `target_accuracy`"):
+        selective.threshold(held_out[0], target_accuracy=0.2)
+    with pytest.raises(ValueError, match="No threshold on confidence promises"):
+        selective.threshold(held_out, target_accuracy=0.9)
+
+
+@pytest.mark.parametrize("form", ["tensors", "arrays", "dataset", "loader", "iterator"])
+def test_held_out_data_have_any_form(form: str, selective: CalibratedModel, held_out: Data) -> None:
+    expected = selective.threshold(held_out, coverage=0.8)
+    found = selective.threshold(FORMS[form](*held_out), coverage=0.8)
+    assert found.value == pytest.approx(expected.value, rel=1e-5)
+    inputs_alone = selective.threshold(held_out[0].numpy(), coverage=0.8, batch_size=7)
+    assert inputs_alone.value == pytest.approx(expected.value, rel=1e-5)
+
+
+def test_thresholds_are_saved_and_a_new_fit_forgets_them(
+    selective: CalibratedModel, net: Net, data: Data, held_out: Data, tmp_path: Path
+) -> None:
+    selective.threshold(held_out, coverage=0.8, score="mutual_information")
+    selective.save(tmp_path / "file")
+    loaded = load(tmp_path / "file", net)
+    assert loaded.thresholds == selective.thresholds
+    assert same(loaded.predict(held_out[0]), selective.predict(held_out[0]))
+    outputs = loaded.backbone(data[0])
+    assert loaded.calibrator.fit(outputs, data[1], generator=seeded()).thresholds == {}
+
+
+def test_a_threshold_on_the_data_of_the_fit_is_a_warning(
+    selective: CalibratedModel, net: Net, data: Data, held_out: Data, tmp_path: Path
+) -> None:
+    selective.threshold(held_out, coverage=0.8)  # no warning, which would be an error here
+    with pytest.warns(UserWarning, match="the ones that the calibrator was fitted to"):
+        selective.threshold(data, coverage=0.8)
+    selective.save(tmp_path / "file")
+    with pytest.warns(UserWarning, match="so the threshold guarantees nothing"):
+        load(tmp_path / "file", net).threshold(data, coverage=0.8)
+
+
 # --- data of any form ---
 
 FORMS: dict[str, Callable[[Tensor, Tensor], Any]] = {

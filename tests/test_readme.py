@@ -77,7 +77,7 @@ def test_commands_run_as_they_stand() -> None:
 def test_the_commands_are_there() -> None:
     assert PYTHON
     shown = {line.split()[1] for line in lines_of(COMMANDS)}
-    assert shown == {"calibrate", "predict", "evaluate", "report", "export", "score"}
+    assert shown == {"calibrate", "predict", "evaluate", "threshold", "report", "export", "score"}
     assert {line.split()[0] for line in lines_of(SHELL)} == {"simplexcal", "make"}
 
 

@@ -21,6 +21,7 @@ from simplexcal.concrete import Concrete, Moments
 from simplexcal.evaluation import Evaluation, OODEvaluation, evaluate, evaluate_ood, tabulate
 from simplexcal.mixup import FeatureMixup, InputMixup, LogitMixup
 from simplexcal.model import CalibratedModel, calibrate, load
+from simplexcal.thresholds import Threshold, find_threshold
 from simplexcal.types import Outputs, Prediction
 
 __all__ = [  # noqa: RUF022 - in groups
@@ -55,6 +56,9 @@ __all__ = [  # noqa: RUF022 - in groups
     "evaluate",
     "evaluate_ood",
     "tabulate",
+    # Which predictions to accept.
+    "find_threshold",
+    "Threshold",
     # The library.
     "__version__",
 ]

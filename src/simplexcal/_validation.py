@@ -302,6 +302,16 @@ def check_confidence_and_correct(confidence: object, correct: object) -> tuple[T
     return confidence, _check_binary("correct", correct, len(confidence))
 
 
+def check_correct(correct: object, n: int) -> Tensor:
+    """Return whether each of N predictions is correct, as bool.
+
+    Args:
+        correct: The argument of this name.
+        n: N.
+    """
+    return _check_binary("correct", correct, n)
+
+
 def check_score_and_positive(score: object, positive: object) -> tuple[Tensor, Tensor]:
     """Return scores (N,) and whether each belongs to the positive class, as bool.
 

@@ -1,6 +1,6 @@
 """One call from a trained network to calibrated predictions, and the model that it returns."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -10,13 +10,15 @@ import torch
 from torch import Generator, Tensor, nn
 
 from simplexcal.backbone import Backbone, extract
+from simplexcal.backbone.extraction import LABELS
 from simplexcal.calibrators import CALIBRATORS, Calibrator
 from simplexcal.calibrators.base import SEED
 from simplexcal.io import load_calibrator, save_calibrator
 from simplexcal.io.native import check_fingerprint
 from simplexcal.mixup import make_mixup
 from simplexcal.onnx import export_model
-from simplexcal.types import Prediction
+from simplexcal.thresholds import Threshold
+from simplexcal.types import Outputs, Prediction
 
 
 class CalibratedModel(nn.Module):
@@ -59,6 +61,54 @@ class CalibratedModel(nn.Module):
             batches = [x]
         return Prediction.cat([self._predict_batch(batch) for batch in batches])
 
+    @property
+    def thresholds(self) -> dict[str, Threshold]:
+        """The thresholds by promise. An input is accepted if all accept it."""
+        return self.calibrator.thresholds
+
+    def threshold(
+        self,
+        data: Any,
+        *,
+        target_accuracy: float | None = None,
+        coverage: float | None = None,
+        false_alarm: float | None = None,
+        delta: float = 0.05,
+        score: str | None = None,
+        batch_size: int = 256,
+    ) -> Threshold:
+        """Find a threshold on held-out data, keep it, and return it.
+
+        Pass exactly one promise; `simplexcal.find_threshold` states what it guarantees. From then
+        on `predict` gives `accepted`. A threshold replaces an earlier one of the same promise, and
+        `save` keeps all of them.
+
+        Args:
+            data: Held-out labelled data, see `extract`, that `calibrate` has not seen. For
+                `coverage` and `false_alarm`, inputs alone will do: a tensor, an array, or a dict
+                without "labels".
+            target_accuracy: Promised accuracy of accepted inputs, with probability 1 - `delta`.
+            coverage: Promised share of accepted inputs.
+            false_alarm: Promised largest share of rejected in-distribution inputs.
+            delta: Probability with which the accuracy may be missed.
+            score: "confidence", "aleatoric", "epistemic", "mutual_information" or "entropy". None
+                is "epistemic" for `false_alarm` where the method has it, otherwise "confidence".
+            batch_size: Size of the batches that the data are divided into.
+
+        Raises:
+            ValueError: If no threshold keeps the promise, or an argument has no meaning.
+        """
+        outputs, labels = self._outputs_and_labels(data, batch_size)
+        return self.calibrator.threshold(
+            outputs,
+            labels,
+            target_accuracy=target_accuracy,
+            coverage=coverage,
+            false_alarm=false_alarm,
+            delta=delta,
+            score=score,
+        )
+
     def save(self, path: str | Path) -> None:
         """Write the calibrator and the network's fingerprint, but not the network.
 
@@ -78,6 +128,25 @@ class CalibratedModel(nn.Module):
             dynamic: Dimensions of the inputs that may have any size; 0 is the batch.
         """
         export_model(self.backbone, self.calibrator, path, example_inputs, dynamic=dynamic)
+
+    @torch.no_grad()
+    def _outputs_and_labels(self, data: Any, batch_size: int) -> tuple[Outputs, Tensor | None]:
+        """Return the network's outputs for data, and the labels if there are any."""
+        labels: Tensor | None
+        if isinstance(data, Tensor | np.ndarray):
+            starts = range(0, max(len(data), 1), batch_size)
+            parts = [self.backbone(data[start : start + batch_size]) for start in starts]
+            outputs = Outputs.cat(parts)
+            labels = None
+        elif isinstance(data, Mapping) and not any(name in data for name in LABELS):
+            outputs = self.backbone(data)
+            labels = None
+        else:
+            outputs, labels = extract(self.backbone, data, batch_size=batch_size)
+        device = next(self.backbone.head.parameters()).device
+        outputs = outputs.to(_fit_device(device))
+        self.calibrator.to(outputs.logits.device)
+        return outputs, labels
 
     def _predict_batch(self, x: Any) -> Prediction:
         outputs = self.backbone(x)

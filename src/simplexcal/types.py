@@ -104,6 +104,8 @@ class Prediction:
         epistemic: Differential entropy, (N,).
         mutual_information: Another measure of the epistemic uncertainty, (N,), from the same
             distribution.
+        accepted: Whether all thresholds of the calibrator accept each input, (N,); None without
+            thresholds.
     """
 
     probs: Tensor
@@ -111,6 +113,7 @@ class Prediction:
     aleatoric: Tensor | None = None
     epistemic: Tensor | None = None
     mutual_information: Tensor | None = None
+    accepted: Tensor | None = None
 
     @classmethod
     def cat(cls, parts: Sequence[Self]) -> Self:

@@ -73,7 +73,8 @@ def predict(dtype: torch.dtype = torch.float32, seed: int = 0) -> Prediction:
     g = Generator().manual_seed(seed)
     probs = torch.randn(N, K, generator=g, dtype=dtype).softmax(-1)
     aleatoric, epistemic, information = torch.randn(3, N, generator=g, dtype=dtype)
-    return Prediction(probs, torch.arange(N) % K, aleatoric, epistemic, information)
+    accepted = torch.arange(N) % 2 == 0
+    return Prediction(probs, torch.arange(N) % K, aleatoric, epistemic, information, accepted)
 
 
 def npz(**arrays: Any) -> bytes:

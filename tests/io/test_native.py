@@ -1,4 +1,5 @@
 import json
+import math
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -150,6 +151,7 @@ def test_the_header_says_what_the_file_is(path: Path) -> None:
     header = read_header(path)
     assert header == load_calibrator(path)[1]
     assert len(header.pop("checksum")) == 64
+    assert len(header.pop("fit_digest")) == 64
     assert header == {
         "format": FORMAT,
         "kind": "calibrator",
@@ -160,7 +162,35 @@ def test_the_header_says_what_the_file_is(path: Path) -> None:
         "n_classes": K,
         "n_features": D,
         "fingerprint": "abc",
+        "thresholds": [],
     }
+
+
+def test_thresholds_come_back(path: Path) -> None:
+    calibrator = fitted("ts")
+    unseen, labels, _ = simulate(seed=1)
+    calibrator.threshold(unseen, coverage=0.9, score="entropy")
+    calibrator.threshold(unseen, labels, target_accuracy=0.3)  # every input
+    save_calibrator(calibrator, path)
+    loaded, _ = load_calibrator(path)
+    assert loaded.thresholds == calibrator.thresholds
+    assert list(loaded.thresholds) == ["coverage", "target_accuracy"]
+    assert loaded.thresholds["target_accuracy"].value == -math.inf
+    assert same(loaded(unseen), calibrator(unseen))
+
+
+def test_a_file_from_before_there_were_thresholds_has_none(saved: Path) -> None:
+    header = read_header(saved)
+    tensors = load_file(saved)
+    for name in ("thresholds", "fit_digest", "checksum"):
+        del header[name]
+    header["checksum"] = _checksum(header, tensors)
+    save_file(tensors, saved, {"simplexcal": json.dumps(header)})
+    loaded, _ = load_calibrator(saved)
+    assert loaded.thresholds == {}
+    unseen, _, _ = simulate(seed=1)
+    assert loaded(unseen).accepted is None
+    loaded.threshold(unseen, coverage=0.9)
 
 
 def test_the_same_calibrator_gives_the_same_file(tmp_path: Path) -> None:
@@ -344,7 +374,13 @@ def test_an_unknown_method_names_the_version_that_knows_it(saved: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"settings": {"gone": 1}}, {"method": "ets"}, {"method": "adats", "n_features": 4}]
+    "changes",
+    [
+        {"settings": {"gone": 1}},
+        {"method": "ets"},
+        {"method": "adats", "n_features": 4},
+        {"thresholds": [{"gone": 1}]},
+    ],
 )
 def test_a_calibrator_of_another_version_names_that_version(
     changes: dict[str, object], saved: Path

@@ -412,9 +412,17 @@ def test_predictions_come_back(suffix: str, dtype: torch.dtype, tmp_path: Path) 
 
 
 @each_suffix
+def test_accepted_is_true_or_false(suffix: str, tmp_path: Path) -> None:
+    arrays = select("probs") | {"accepted": np.arange(N)}
+    with pytest.raises(TypeError, match="`accepted` must be true or false; got 'int64'"):
+        read_predictions(write(tmp_path / f"x{suffix}", arrays))
+
+
+@each_suffix
 def test_what_is_not_known_is_not_written(suffix: str, tmp_path: Path) -> None:
     write_predictions(tmp_path / f"x{suffix}", Prediction(predict().probs, predict().label))
     read, labels = read_predictions(tmp_path / f"x{suffix}")
+    assert read.accepted is None
     assert (read.aleatoric, read.epistemic, read.mutual_information, labels) == (
         None,
         None,
@@ -426,7 +434,14 @@ def test_what_is_not_known_is_not_written(suffix: str, tmp_path: Path) -> None:
 def test_the_names_in_a_file_of_predictions_are_these(tmp_path: Path) -> None:
     for suffix in READERS:
         write_predictions(tmp_path / f"x{suffix}", predict(), ids=range(N), labels=torch.arange(N))
-    scalars = ["predicted", "confidence", "aleatoric", "epistemic", "mutual_information"]
+    scalars = [
+        "predicted",
+        "confidence",
+        "aleatoric",
+        "epistemic",
+        "mutual_information",
+        "accepted",
+    ]
     in_rows = ["id", "label", *scalars, "prob_0", "prob_1", "prob_2"]
     in_arrays = ["id", "labels", *scalars, "probs"]
     assert np.load(tmp_path / "x.npz").files == in_arrays
@@ -435,7 +450,8 @@ def test_the_names_in_a_file_of_predictions_are_these(tmp_path: Path) -> None:
     with (tmp_path / "x.csv").open(newline="") as file:
         header, first, *_ = csv.reader(file)
     assert header == in_rows
-    np.testing.assert_array_equal(np.array(first[7:], "f4"), predict().probs[0].numpy())
+    assert first[7] == "true"
+    np.testing.assert_array_equal(np.array(first[8:], "f4"), predict().probs[0].numpy())
     assert np.float32(first[3]) == predict().confidence[0].item()
 
 

@@ -70,6 +70,7 @@ def assert_same(got: dict[str, Tensor], expected: Prediction, atol: float = 1e-5
     if "epistemic" in got:
         torch.testing.assert_close(got["epistemic"], expected.epistemic, rtol=atol, atol=atol)
     assert ("epistemic" in got) == ("aleatoric" in got) == (expected.epistemic is not None)
+    assert ("accepted" in got) == (expected.accepted is not None)
 
 
 # --- network and calibrator in one graph ----------------------------------------------------------
@@ -104,6 +105,7 @@ def case(
     calibrator = ALL[request.param]().fit(
         data.fit[rows], data.fit_labels[rows], mixup=mixup, generator=seeded()
     )
+    calibrator.threshold(data.fit[1500:2500], coverage=0.7)
     data.backbone.net.train()
     states = (state(data.backbone.net), state(calibrator))
     path = tmp_path_factory.mktemp("graph") / "net.onnx"
@@ -117,6 +119,19 @@ def test_onnxruntime_says_what_torch_says_of_1000_images(case: Case, images: Ten
     assert_same(run(case.path, inputs=images), expected)
     for batch in (images[:257], images[999:]):
         assert_same(run(case.path, inputs=batch), case.model.predict(batch))
+
+
+def test_what_the_threshold_accepts_is_an_output(case: Case, images: Tensor) -> None:
+    expected = case.model.predict(images, batch_size=1000)
+    threshold = case.model.thresholds["coverage"]
+    accepted = run(case.path, inputs=images)["accepted"]
+    assert accepted.dtype == torch.bool
+    assert 0.5 < accepted.double().mean() < 0.9
+    # Only a confidence at the threshold may round to the other side of it.
+    differs = accepted != expected.accepted
+    assert (expected.confidence[differs] - threshold.value).abs().le(1e-5).all()
+    metadata = {e.key: e.value for e in onnx.load(case.path).metadata_props}
+    assert metadata["threshold_coverage"] == str(threshold)
 
 
 def test_an_export_leaves_network_and_calibrator_as_they_were(case: Case) -> None:
@@ -147,9 +162,9 @@ def test_onnxruntime_has_nothing_to_say_about_the_file(
 
 
 def test_the_names_are_in_the_promised_order(case: Case) -> None:
-    names = ["label", "probs", "confidence", "aleatoric", "epistemic"]
+    names = ["label", "probs", "confidence", "accepted", "aleatoric", "epistemic"]
     found = list(run(case.path, inputs=torch.zeros(2, 1, 28, 28)))
-    assert found == names[: 5 if case.method.startswith("sts") else 3]
+    assert found == names[: 6 if case.method.startswith("sts") else 4]
 
 
 # --- the calibrator alone -------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,11 @@ from simplexcal.calibrators import CALIBRATORS
 from simplexcal.evaluation import evaluate
 from simplexcal.report import chart_data, write_report
 from simplexcal.report._format import count, method_description, method_title, percent
+from simplexcal.report.acceptance import acceptance_table
 from simplexcal.report.mistakes import most_confident_mistakes
 from simplexcal.report.table import score_table
 from simplexcal.report.verdict import Verdict, assess, compare, nll_change
+from simplexcal.thresholds import find_prediction_threshold, find_threshold
 from simplexcal.types import Prediction
 
 CHARTS = ("reliability", "histogram", "curve", "scatter")
@@ -496,6 +499,11 @@ def test_mistakes_know_the_confidence_before() -> None:
             r"`images` must have shape .* N = 10 .* got \(9, 8, 8\)",
         ),
         ({"images": torch.zeros(10, 8, 8, 8)}, ValueError, r"`images` must have shape"),
+        (
+            {"thresholds": {"ets": []}},
+            ValueError,
+            "`thresholds` must be of methods in `predictions`: none, sts; got 'ets'",
+        ),
         ({"images": [1, 2]}, TypeError, "`images` must be a tensor or an array; got list"),
         (
             {"images": torch.zeros(10, 8, 8) - 0.5},
@@ -539,6 +547,41 @@ def test_errors_are_one_clear_sentence(
     with pytest.raises(error, match=message):
         write_report(tmp_path / "r.html", **given)
     assert not list(tmp_path.iterdir())
+
+
+def test_thresholds_are_shown_with_what_they_accept_here(tmp_path: Path) -> None:
+    predictions, labels = network(600)
+    p = predictions["sts"]
+    accuracy = find_prediction_threshold(p, labels, target_accuracy=0.8)
+    alarm = find_prediction_threshold(p, false_alarm=0.1)
+    assert p.epistemic is not None
+    rows = acceptance_table({"sts": [accuracy, alarm]}, predictions, labels)
+    each = [p.confidence >= accuracy.value, p.epistemic <= alarm.value]
+    for row, accepted in zip(rows, [*each, each[0] & each[1]], strict=True):
+        assert row.share == percent(accepted.double().mean().item())
+        right = (p.label == labels)[accepted]
+        assert row.accuracy == percent(right.double().mean().item(), 2)
+    assert rows[0].promise == "accuracy of at least 80\u202f%, with 95\u202f% certainty"
+    assert rows[1].promise == "at most 10\u202f% false alarms"
+    path = write_report(
+        tmp_path / "r.html", predictions, labels, thresholds={"sts": [accuracy, alarm]}
+    )
+    text = Parsed(path).text
+    assert "Accept, or hand over to a person" in text
+    for row in rows:
+        assert row.rule in text
+        assert row.accuracy.replace("\u202f", " ") in text
+    path = write_report(tmp_path / "r.html", predictions, labels)
+    assert "hand over to a person" not in Parsed(path).text
+
+
+def test_a_threshold_that_accepts_nothing_here_has_no_accuracy() -> None:
+    prediction, labels = predicted([(0.9, 10, 8)])
+    strict = find_threshold(torch.linspace(0.95, 1, 19), coverage=0.9)
+    strict = replace(strict, level=0.9995)
+    (row,) = acceptance_table({"ts": [strict]}, {"ts": prediction}, labels)
+    assert (row.share, row.accuracy) == (percent(0.0), "–")
+    assert row.promise == "at least 99.95\u202f% accepted"
 
 
 @pytest.mark.parametrize("package", ["altair", "jinja2", "PIL", "vl_convert"])

@@ -1,3 +1,4 @@
+import copy
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
@@ -50,6 +51,19 @@ def test_every_method_scores_as_it_predicts(method: str, tmp_path: Path) -> None
     )
     assert not (tmp_path / "y.rejected.parquet").exists()
     assert not (tmp_path / "y.parquet.shards").exists()
+
+
+def test_accepted_is_a_column_where_there_are_thresholds(tmp_path: Path) -> None:
+    calibrator = copy.deepcopy(fitted("ts"))
+    threshold = calibrator.threshold(outputs(60), coverage=0.7)
+    save_calibrator(calibrator, tmp_path / "c.safetensors")
+    data = write(tmp_path / "x.parquet", columns(100))
+    score(tmp_path / "c.safetensors", data, tmp_path / "y.parquet", batch_size=16)
+    rows = read(tmp_path / "y.parquet")
+    assert rows["accepted"] == [x >= threshold.value for x in rows["confidence"]]
+    assert set(rows["accepted"]) == {True, False}
+    score(save(tmp_path, "ts"), data, tmp_path / "z.parquet")
+    assert "accepted" not in read(tmp_path / "z.parquet")
 
 
 @pytest.mark.parametrize("features", [True, False])

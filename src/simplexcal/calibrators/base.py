@@ -1,6 +1,7 @@
 """What every calibrator is: settings, a fit, and a function from Outputs to a Prediction."""
 
 import dataclasses
+import hashlib
 import inspect
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
@@ -10,10 +11,18 @@ import torch
 from torch import Generator, Tensor, nn
 
 from simplexcal._chunking import in_chunks
-from simplexcal._validation import NotFittedError, check_finite, check_generator, check_labels
+from simplexcal._validation import (
+    NotFittedError,
+    check_finite,
+    check_generator,
+    check_labels,
+    warn_caller,
+)
 from simplexcal.mixup import LogitMixup, Mixup
+from simplexcal.thresholds import Threshold, find_prediction_threshold, with_accepted
 from simplexcal.types import Outputs, Prediction, restore_argmax
 
+DIGEST_VALUES = 2**18  # logits that tell the data of a fit from others
 SEED = 0  # of a fit without a generator
 
 
@@ -55,6 +64,8 @@ class Calibrator(nn.Module, ABC):
         super().__init__()
         self.n_classes: int | None = None
         self.n_features: int | None = None
+        self.thresholds: dict[str, Threshold] = {}  # by promise; `fit` forgets them
+        self.fit_digest: str | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -103,6 +114,8 @@ class Calibrator(nn.Module, ABC):
             outputs = Outputs(outputs.logits)
         _check_finite(outputs)
         check_generator(generator)
+        self.thresholds = {}
+        self.fit_digest = _digest(outputs)
         if generator is None:
             generator = Generator().manual_seed(SEED)
         device = outputs.logits.device
@@ -151,7 +164,57 @@ class Calibrator(nn.Module, ABC):
 
         with _full_precision(outputs.logits.device):
             values = in_chunks(predict, *tensors, width=sum(x.shape[1] for x in tensors))
-        return Prediction(**dict(zip(fields, values, strict=True)))
+        prediction = Prediction(**dict(zip(fields, values, strict=True)))
+        return with_accepted(prediction, self.thresholds)
+
+    @torch.no_grad()
+    def threshold(
+        self,
+        outputs: Outputs,
+        labels: Tensor | None = None,
+        *,
+        target_accuracy: float | None = None,
+        coverage: float | None = None,
+        false_alarm: float | None = None,
+        delta: float = 0.05,
+        score: str | None = None,
+    ) -> Threshold:
+        """Find a threshold, keep it, and return it; predictions say from now on what it accepts.
+
+        `find_threshold` states what each promise guarantees. A threshold replaces an earlier one
+        of the same promise. An input is accepted if all thresholds in `thresholds` accept it.
+
+        Args:
+            outputs: Outputs of the network for held-out inputs that are new to the calibrator.
+            labels: Their true classes, (N,). Only `target_accuracy` needs them.
+            target_accuracy: Promised accuracy of accepted inputs.
+            coverage: Promised share of accepted inputs.
+            false_alarm: Promised largest share of rejected inputs.
+            delta: Probability with which the accuracy may be missed.
+            score: "confidence", "aleatoric", "epistemic", "mutual_information" or "entropy". None
+                is "epistemic" for `false_alarm` where the method has it, otherwise "confidence".
+
+        Raises:
+            NotFittedError: If the calibrator is not fitted.
+            ValueError: If no threshold keeps the promise, or an argument has no meaning.
+        """
+        prediction = self(outputs)
+        if self.fit_digest == _digest(outputs):
+            warn_caller(
+                "These data are the ones that the calibrator was fitted to, so the threshold "
+                "guarantees nothing. Pass other held-out data."
+            )
+        found = find_prediction_threshold(
+            prediction,
+            labels,
+            target_accuracy=target_accuracy,
+            coverage=coverage,
+            false_alarm=false_alarm,
+            delta=delta,
+            score=score,
+        )
+        self.thresholds[found.promise] = found
+        return found
 
     @abstractmethod
     def _build(
@@ -250,6 +313,15 @@ def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
     return value
+
+
+def _digest(outputs: Outputs) -> str:
+    """Return a digest by which the same outputs, in the same order, are known again."""
+    logits = outputs.logits.detach()
+    step = 1 + logits.numel() // DIGEST_VALUES
+    digest = hashlib.sha256(logits[::step].cpu().numpy().tobytes())
+    digest.update(str(tuple(logits.shape)).encode())
+    return digest.hexdigest()
 
 
 def _full_precision(device: torch.device) -> AbstractContextManager[object]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 import simplexcal
-from simplexcal.cli import calibrate, demo, evaluate, export, predict, report, score
+from simplexcal.cli import calibrate, demo, evaluate, export, predict, report, score, threshold
 from simplexcal.cli._console import DEBUG_VARIABLE, echo_result, run
 from simplexcal.cli._flags import FlagCommand
 
@@ -16,6 +16,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "calibrate": calibrate.calibrate,
     "predict": predict.predict,
     "evaluate": evaluate.evaluate,
+    "threshold": threshold.threshold,
     "report": report.report,
     "export": export.export,
     "score": score.score,

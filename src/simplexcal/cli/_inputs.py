@@ -23,7 +23,10 @@ from simplexcal.mixup import (
     head_error,
 )
 from simplexcal.network_spec import NetworkSpec, load_backbone, reraise_as_input_error
+from simplexcal.thresholds import Threshold
 from simplexcal.types import Prediction
+
+Stored = dict[str, list[Threshold]]  # thresholds by the name of their method
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,18 +107,22 @@ class Source:
             )
         return str(header["method"]), calibrator
 
-    def predictions(self, calibrators: Sequence[Path]) -> dict[str, Prediction]:
+    def predictions(self, calibrators: Sequence[Path], thresholds: Stored) -> dict[str, Prediction]:
         """Return the network's own predictions and those of each calibrator, by method.
 
         Args:
             calibrators: Files that `calibrate` wrote.
+            thresholds: Filled with the thresholds of each that has some, by the same names.
         """
         outputs = self.table.outputs
         uncalibrated = Prediction(outputs.logits.softmax(-1), outputs.label)
         found = {Uncalibrated.key: uncalibrated}
         for path in calibrators:
             method, calibrator = self.load(path)
-            found[_unused_name(method, path, found)] = calibrator(outputs)
+            name = _unused_name(method, path, found)
+            found[name] = calibrator(outputs)
+            if calibrator.thresholds:
+                thresholds[name] = list(calibrator.thresholds.values())
         return found
 
     def _input_mixup(self) -> Mixup:
@@ -134,12 +141,14 @@ class EvaluationInputs(NamedTuple):
         labels: The true classes (N,).
         images: One image for each input, if there are images.
         class_names: One name for each class, if there are names.
+        thresholds: Of the calibrators that have some, by the methods' names.
     """
 
     predictions: dict[str, Prediction]
     labels: Tensor
     images: Tensor | None = None
     class_names: tuple[str, ...] | None = None
+    thresholds: Stored | None = None
 
 
 def read_source(
@@ -198,9 +207,11 @@ def read_evaluation_inputs(
     """
     if kind != "predictions":
         source = read_source(path, kind, network, images=images)
-        predictions = source.predictions(calibrators)
+        thresholds: Stored = {}
+        predictions = source.predictions(calibrators, thresholds)
         labels = _required(path, source.table.labels)
-        return EvaluationInputs(predictions, labels, source.table.images, source.table.class_names)
+        table = source.table
+        return EvaluationInputs(predictions, labels, table.images, table.class_names, thresholds)
     if calibrators or network is not None:
         raise ValueError(
             "--input predictions are evaluated as they are: leave out --calibrator and --model."

@@ -1,7 +1,7 @@
 """``simplexcal predict``."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -35,7 +35,8 @@ def predict(
 ) -> None:
     """Write calibrated predictions.
 
-    Of every input: predicted class, confidence, uncertainties and calibrated probabilities.
+    Of every input: predicted class, confidence, uncertainties and calibrated probabilities; and
+    whether it is accepted, where the calibrator has thresholds.
 
     Args:
         calibrator: File of the calibrator.
@@ -56,5 +57,14 @@ def predict(
     n = len(prediction)
     mean = float(prediction.confidence.mean())
     text = f"{output}: {n} predictions by {method}, confidence {100 * mean:.1f} % on average."
-    record = {"output": str(output), "method": method, "n": n, "confidence": mean}
+    record: dict[str, Any] = {
+        "output": str(output),
+        "method": method,
+        "n": n,
+        "confidence": mean,
+    }
+    if prediction.accepted is not None:
+        share = float(prediction.accepted.double().mean())
+        text += f" The thresholds accept {100 * share:.1f} % of them."
+        record["accepted"] = share
     echo_result(text, record, json)

@@ -57,6 +57,7 @@ def report(
         inputs.labels,
         images=inputs.images,
         class_names=inputs.class_names,
+        thresholds=inputs.thresholds,
         title=title,
     )
     n = len(inputs.labels)

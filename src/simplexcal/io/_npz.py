@@ -87,7 +87,7 @@ def safetensors_bytes(columns: Mapping[str, Array]) -> bytes:
         TypeError: If an array holds text.
     """
     for name, x in columns.items():
-        if x.dtype.kind not in "iuf":
+        if x.dtype.kind not in "iufb":
             raise TypeError(
                 f"`{name}` is text, which .safetensors cannot hold. Write .npz, .parquet or .csv."
             )

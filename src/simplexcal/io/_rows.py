@@ -126,6 +126,9 @@ def _read_arrays(path: Path, names: list[str], table: Any, wanted: Sequence[str]
                 arrays[name] = _read_numbers(path, table, stored)
         elif name == "id" and name in names:
             arrays[name] = _read_ids(path, table)
+        elif name == "accepted" and name in names:
+            check_unique(path, name, [column for column in names if column == name])
+            arrays[name] = table[name].to_numpy()
     array_names = list(dict.fromkeys(array_name(name) for name in names))
     return Columns(path, arrays, array_names, names)
 

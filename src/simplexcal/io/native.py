@@ -21,6 +21,7 @@ from simplexcal._version import __version__
 from simplexcal.backbone import Backbone
 from simplexcal.calibrators import CALIBRATORS, Calibrator
 from simplexcal.io._atomic import atomic_write
+from simplexcal.thresholds import from_records
 from simplexcal.types import Outputs
 
 FORMAT = 2  # goes up when older versions of the library cannot read the file
@@ -55,6 +56,8 @@ def save_calibrator(
         "n_classes": calibrator.n_classes,
         "n_features": calibrator.n_features,
         "fingerprint": fingerprint,
+        "thresholds": [threshold.as_dict() for threshold in calibrator.thresholds.values()],
+        "fit_digest": calibrator.fit_digest,
     }
     _write(Path(path), "calibrator", description, calibrator.state_dict())
 
@@ -81,6 +84,8 @@ def load_calibrator(path: str | Path) -> tuple[Calibrator, Header]:
         calibrator.build(header["n_classes"], header["n_features"])
         # Assigned tensors keep the dtypes of the file.
         calibrator.load_state_dict(tensors, assign=True)
+        calibrator.thresholds = from_records(header.get("thresholds", []))
+        calibrator.fit_digest = header.get("fit_digest")
     except (TypeError, RuntimeError) as error:
         raise ValueError(
             f"'{path}' does not fit this version's {method!r}. {_remedy(header)}"

@@ -10,7 +10,8 @@ Arrays (.npz, .safetensors): `logits` or `probs` (N, K); optional `features` (N,
 
 Predictions have `probs`, `predicted` (the network's class), `confidence`, where there are any
 `aleatoric`, `epistemic` and `mutual_information`, and the true classes under the same name as
-everywhere: `labels`, in rows `label`.
+everywhere: `labels`, in rows `label`. Where the calibrator has thresholds there is `accepted`, true
+or false.
 
 A file that cannot be read raises ValueError, TypeError or OSError with a message of one line, or
 ImportError without pyarrow.
@@ -189,7 +190,7 @@ def read_predictions(path: str | Path) -> tuple[Prediction, Tensor | None]:
         TypeError: If an array is of another type.
         OSError: If the file cannot be opened.
     """
-    columns = _read(path, ["probs", "predicted", *UNCERTAINTIES, "labels"])
+    columns = _read(path, ["probs", "predicted", *UNCERTAINTIES, "accepted", "labels"])
     _check_present(columns, "probs", "logits", "Calibrate them first: simplexcal predict.")
     probs = columns.floats("probs")
     with _naming(columns.path):
@@ -200,7 +201,8 @@ def read_predictions(path: str | Path) -> tuple[Prediction, Tensor | None]:
         label = columns.class_numbers("predicted", n)
         _check_predicted(columns.path, label, probs.shape[1])
     uncertainties = {name: columns.floats(name, (n,)) for name in UNCERTAINTIES if name in columns}
-    return Prediction(probs, label, **uncertainties), _labels(columns, n)
+    accepted = _accepted(columns, n)
+    return Prediction(probs, label, **uncertainties, accepted=accepted), _labels(columns, n)
 
 
 def write_predictions(
@@ -226,6 +228,7 @@ def write_predictions(
     suffix = check_suffix(path)
     tensors = {"labels": labels, "predicted": prediction.label, "confidence": prediction.confidence}
     tensors |= {name: getattr(prediction, name) for name in UNCERTAINTIES}
+    tensors["accepted"] = prediction.accepted
     tensors["probs"] = prediction.probs
     arrays: dict[str, Array] = {}
     if ids is not None:
@@ -315,6 +318,19 @@ def _labels(columns: Columns, n: int) -> Tensor | None:
     if "labels" not in columns:
         return None
     return columns.class_numbers("labels", n)
+
+
+def _accepted(columns: Columns, n: int) -> Tensor | None:
+    if "accepted" not in columns:
+        return None
+    columns.check_shape("accepted", (n,))
+    x = columns.arrays["accepted"]
+    if x.dtype.kind != "b":
+        raise TypeError(
+            f"'{columns.path}': `accepted` must be true or false; got {quote(x.dtype)}. "
+            "Rename or drop it."
+        )
+    return torch.tensor(x)
 
 
 def _outputs(columns: Columns, kind: str) -> Outputs:

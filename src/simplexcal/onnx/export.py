@@ -17,7 +17,7 @@ from simplexcal.backbone._forward import frozen
 from simplexcal.calibrators import CALIBRATORS, Calibrator
 from simplexcal.io._atomic import atomic_write
 from simplexcal.onnx.converter import convert
-from simplexcal.onnx.wrappers import OUTPUTS, GivenOutputs, Graph, NetworkOutputs
+from simplexcal.onnx.wrappers import GivenOutputs, Graph, NetworkOutputs, output_names
 
 NETWORK_REMEDY = (
     "Export the calibrator alone, simplexcal.onnx.export_calibrator, and the network by means of "
@@ -85,8 +85,9 @@ def export_model(
     tensors = {name: tensor.to(device) for name, tensor in example.tensors.items()}
     graph = Graph(NetworkOutputs(backbone, example.pack), calibrator.to(device))
     subject = f"This {type(backbone.net).__name__} with {type(calibrator).__name__}"
+    names = output_names(calibrator)
     with frozen(backbone.net):
-        model = convert(graph, tensors, OUTPUTS, dynamic, subject=subject, remedy=NETWORK_REMEDY)
+        model = convert(graph, tensors, names, dynamic, subject=subject, remedy=NETWORK_REMEDY)
     return _write(model, Path(path), calibrator, fingerprint)
 
 
@@ -123,7 +124,8 @@ def export_calibrator(
             tensors[name] = torch.zeros(2, size, dtype=dtype, device=device)
     graph = Graph(GivenOutputs(), calibrator)
     subject = f"This {type(calibrator).__name__}"
-    model = convert(graph, tensors, OUTPUTS, (0,), subject=subject, remedy=METHOD_REMEDY)
+    names = output_names(calibrator)
+    model = convert(graph, tensors, names, (0,), subject=subject, remedy=METHOD_REMEDY)
     return _write(model, Path(path), calibrator, fingerprint)
 
 
@@ -195,6 +197,8 @@ def _write(
     facts = {"method": method, "torch": str(torch.__version__)}
     if fingerprint is not None:
         facts["fingerprint"] = fingerprint
+    for promise, threshold in calibrator.thresholds.items():
+        facts[f"threshold_{promise}"] = str(threshold)
     onnx.helper.set_model_props(model, facts)
     onnx.checker.check_model(model, full_check=True)
     atomic_write(path, model.SerializeToString(deterministic=True))

@@ -9,9 +9,11 @@ from simplexcal._validation import check_float_tensor
 from simplexcal.backbone import Backbone
 from simplexcal.backbone._forward import Call, logits_of, recorded
 from simplexcal.calibrators import Calibrator
+from simplexcal.thresholds import with_accepted
 from simplexcal.types import Outputs, Prediction
 
-OUTPUTS = ("label", "probs", "confidence", "aleatoric", "epistemic")
+# Every graph has the first three, and those with thresholds the fourth.
+OUTPUTS = ("label", "probs", "confidence", "accepted", "aleatoric", "epistemic")
 
 
 class TracedOutputs(Outputs):
@@ -68,7 +70,7 @@ class GivenOutputs(nn.Module):
 
 
 class Graph(nn.Module):
-    """Inputs → label, probs, confidence and, where the method has them, the uncertainties.
+    """Inputs → label, probs, confidence and, where there are any, accepted and the uncertainties.
 
     Args:
         source: From the graph's inputs to outputs of a network.
@@ -91,8 +93,20 @@ class Graph(nn.Module):
         """
         # Not the calibrator's own call, whose checks read values.
         prediction: Prediction = self.calibrator._predict(self.source(inputs))
+        prediction = with_accepted(prediction, self.calibrator.thresholds)
         values = [getattr(prediction, name) for name in OUTPUTS]
         return tuple(value for value in values if value is not None)
+
+
+def output_names(calibrator: Calibrator) -> list[str]:
+    """Return the names of a graph's outputs; one without uncertainties has the first of them.
+
+    Args:
+        calibrator: The calibrator of the graph.
+    """
+    if calibrator.thresholds:
+        return list(OUTPUTS)
+    return [name for name in OUTPUTS if name != "accepted"]
 
 
 def _features(call: Call, logits: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from simplexcal._validation import check_probs, check_probs_and_labels
 from simplexcal.evaluation import evaluate
 from simplexcal.io._atomic import atomic_write
 from simplexcal.report._format import count, method_description, method_title, percent
+from simplexcal.report.acceptance import Thresholds, acceptance_table, check_thresholds
 from simplexcal.report.chart_data import N_STEPS, collect_chart_data
 from simplexcal.report.mistakes import Images, most_confident_mistakes
 from simplexcal.report.table import score_table
@@ -40,6 +41,7 @@ def write_report(
     *,
     images: Images | None = None,
     class_names: Sequence[str] | None = None,
+    thresholds: Thresholds | None = None,
     title: str = "Calibration report",
     focus: str | None = None,
     n_bins: int = 10,
@@ -59,6 +61,8 @@ def write_report(
         images: Pictures of the inputs, bytes or floats in 0..1, of shape (N, H, W), (N, H, W, C) or
             (N, C, H, W). The page shows those of the most confident mistakes.
         class_names: The names of the K classes; by default "class 0", "class 1" and so on.
+        thresholds: Thresholds of each method that has some, by its name. The page shows how many
+            of the inputs they accept, and with which accuracy.
         title: The title of the page.
         focus: The method that the verdict is about, compared with "none" where there is one. By
             default the last.
@@ -79,6 +83,7 @@ def write_report(
     focus = _checked_focus(focus, predictions)
     names = _checked_class_names(class_names, k)
     _check_images(images, n)
+    check_thresholds(thresholds, predictions)
     _check_extra_is_installed()
     from simplexcal.report.chart_specs import all_specs  # needs the extra
 
@@ -101,6 +106,7 @@ def write_report(
         "descriptions": descriptions,
         "verdict": verdict,
         "table": table,
+        "acceptance": acceptance_table(thresholds or {}, predictions, labels),
         "mistakes": mistakes,
         "n_wrong": int((predictions[focus].label != labels).sum()),
         "scatter": charts.scatter,

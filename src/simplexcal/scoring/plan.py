@@ -47,7 +47,7 @@ MAX_BATCH_VALUES = 2**21
 BATCHES_PER_SHARD = 4
 SAMPLE_ROWS = 256  # that are read beforehand
 EXAMPLE_ROWS = 10  # that a network is tried on
-OUTPUT_COLUMNS = ("predicted", "confidence", *UNCERTAINTIES, ROW_NUMBER, "reason")
+OUTPUT_COLUMNS = ("predicted", "confidence", *UNCERTAINTIES, "accepted", ROW_NUMBER, "reason")
 FORMAT = 2  # goes up when shards of earlier versions cannot be used
 
 

@@ -55,8 +55,9 @@ def score(
 
     The rows hold logits or probabilities, with features where the calibrator reads them; or
     `inputs` for ``network``. Each row of the output has the key of its row, the predicted class,
-    the confidence, and the uncertainties that the method has. Rows that cannot be scored go to a
-    file `*.rejected.parquet` beside it, with the reason.
+    the confidence, the uncertainties that the method has, and `accepted` where the calibrator has
+    thresholds. Rows that cannot be scored go to a file `*.rejected.parquet` beside it, with the
+    reason.
 
     Memory does not grow with the number of rows. The work is kept in a folder `*.shards` until all
     is done: after an interruption the same call goes on there, with either engine, and the output

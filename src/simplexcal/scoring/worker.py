@@ -138,6 +138,8 @@ class Worker:
             uncertainty = getattr(prediction, name)
             if uncertainty is not None:
                 columns[name] = uncertainty
+        if prediction.accepted is not None:
+            columns["accepted"] = prediction.accepted
         if self.job.with_probs:
             for i, x in enumerate(prediction.probs.unbind(-1)):
                 columns[f"prob_{i}"] = x
