@@ -39,6 +39,8 @@ class Outputs:
     def from_probs(cls, probs: Tensor, features: Tensor | None = None) -> Self:
         """Return outputs whose logits are the logarithms of probabilities.
 
+        The label is the most probable class, also where two logarithms round to one number.
+
         A probability of 0 counts as 1.2e-38, in every dtype. Some models cannot give small
         probabilities: a forest of 100 trees gives 0 for less than 1/100. Replace such zeros first
         by half of the smallest probability that the model can give.
@@ -47,7 +49,9 @@ class Outputs:
             probs: Rows of probabilities, (N, K).
             features: The inputs of the last linear layer, (N, D), or None.
         """
-        return cls(check_probs(probs).clamp_min(SMALLEST).log(), features)
+        probs = check_probs(probs)
+        logits = probs.clamp_min(SMALLEST).log()
+        return cls(restore_argmax(probs.argmax(-1), logits), features)
 
     @classmethod
     def cat(cls, parts: Sequence[Self]) -> Self:
