@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from simplexcal.demo import run as demo_run
 from simplexcal.demo.fashion_mnist import images_and_labels
 from simplexcal.demo.lenet5 import LeNet5, normalise
-from simplexcal.io import load_calibrator
+from simplexcal.io import load_calibrator, save_calibrator
 from simplexcal.io.tables import read_predictions
 
 MAKEFILE = Path(__file__).parents[2] / "Makefile"
@@ -165,6 +165,19 @@ def test_one_input_can_be_evaluated(
     np.savez(fitted / "one.npz", logits=arrays["logits"][:1], labels=arrays["labels"][:1])
     assert simplexcal("evaluate one.npz --input logits --json") == 0
     assert json.loads(capsys.readouterr().out)["methods"]["none"]["n"] == 1
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".csv"])
+def test_logits_that_overflow_are_an_error_and_no_file(
+    fitted: Path, suffix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calibrator, _ = load_calibrator(fitted / "net.safetensors")
+    calibrator.log_temperature.data.fill_(-1.0)
+    save_calibrator(calibrator, fitted / "sharp.safetensors")
+    write(fitted / f"x{suffix}", {"logits": np.array([[1.0, 2.0, 3.0], [1e308, -1e308, 0.0]])})
+    command = f"predict sharp.safetensors x{suffix} --input logits -o y.parquet"
+    assert re.search(r"prediction in row 1 .* is not finite", error_of(capsys, command))
+    assert not (fitted / "y.parquet").exists()
 
 
 def test_rows_are_scored_as_they_are_predicted(

@@ -218,12 +218,14 @@ def write_predictions(
         labels: The true classes.
 
     Raises:
-        ValueError: If the suffix is unknown, or an argument has another number of rows.
+        ValueError: If the suffix is unknown, an argument has another number of rows, or a
+            confidence is not finite.
         TypeError: If the keys are of another type, or of one that the format cannot hold.
         OSError: If the file cannot be written.
     """
     path = Path(path)
     suffix = check_suffix(path)
+    _check_confidence(prediction)
     tensors = {"labels": labels, "predicted": prediction.label, "confidence": prediction.confidence}
     tensors |= {name: getattr(prediction, name) for name in UNCERTAINTIES}
     tensors["probs"] = prediction.probs
@@ -238,6 +240,17 @@ def write_predictions(
             columns.check_shape(name, (n,))
     _ids(columns, n)
     atomic_write(path, WRITERS[suffix](arrays))
+
+
+def _check_confidence(prediction: Prediction) -> None:
+    """Raise ValueError if a confidence is not finite, which it is where logits overflow."""
+    finite = prediction.confidence.isfinite()
+    if not bool(finite.all()):
+        i = int(finite.int().argmin())
+        raise ValueError(
+            f"The confidence of the prediction in row {i} counted from 0 is not finite: logits or "
+            "features are too large. Mend or drop such rows."
+        )
 
 
 def _row_formats() -> Any:
