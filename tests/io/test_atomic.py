@@ -50,3 +50,9 @@ def test_an_output_that_is_an_input_is_rejected_under_any_name(tmp_path: Path) -
     for output in (data, link):
         with pytest.raises(ValueError, match=r"^`output` '.*csv' is read by this call"):
             check_output_path(output, [".csv"], [data])
+
+
+def test_an_output_whose_name_is_too_long_is_rejected(tmp_path: Path) -> None:
+    # The name has 128 letters, of two bytes each.
+    with pytest.raises(ValueError, match=r"The name of '.*' has 260 bytes; .* most 255"):
+        check_output_path(tmp_path / f"{'é' * 128}.npz", [".npz"])

@@ -134,6 +134,7 @@ def _check_output(folder: ShardFolder, data: Dataset) -> None:
     """Reject an output that cannot be written, or that would be read as input."""
     output = folder.output
     check_output_path(output, [".parquet"])
+    folder.check_names()
     resolved = output.resolve()
     is_below = data.path.is_dir() and resolved.is_relative_to(data.path)
     if resolved == data.path or is_below:
@@ -145,3 +146,18 @@ def _check_output(folder: ShardFolder, data: Dataset) -> None:
             f"'{folder.rejected}', where rejected rows go, is the input. "
             "Give `output` another name."
         )
+    for path in (output, folder.rejected):
+        _check_no_input(path, data)
+    folder.check_rejected()
+
+
+def _check_no_input(path: Path, data: Dataset) -> None:
+    """Raise ValueError if a file to be written is one of the input, under whatever name."""
+    if not path.exists():
+        return
+    for file in data.files:
+        if path.samefile(file.path):
+            raise ValueError(
+                f"'{path}' would be overwritten and is read as input, as '{file.name}'. "
+                "Give `output` another name."
+            )

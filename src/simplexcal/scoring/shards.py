@@ -13,12 +13,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from simplexcal.io._atomic import atomic_open, atomic_write
+from simplexcal.io._atomic import atomic_open, atomic_write, check_name_length
 from simplexcal.scoring.dataset import Shard
 from simplexcal.scoring.worker import WRITE_OPTIONS, ShardResult
 
 OWN = re.compile(r"\d{8}(\.rejected)?\.parquet|\.[0-9a-f]{16}\.part|manifest\.json|lock")
 ROW_GROUP_VALUES = 2**20  # in a row group of the output, about
+REJECTED_MARK = {b"simplexcal": b"rejected rows"}  # in the metadata of the file of rejected rows
 DESCRIPTIONS = {
     "input": "input files",
     "settings": "settings (`key`, `kind`, `batch_size` or `probs`)",
@@ -37,6 +38,19 @@ class ShardFolder:
         self.output = output
         self.rejected = output.with_suffix(".rejected.parquet")
         self.folder = output.with_name(f"{output.name}.shards")
+
+    def check_names(self) -> None:
+        """Raise ValueError if the name of a file beside the output would be too long."""
+        check_name_length(self.rejected)
+        check_name_length(self.folder)
+
+    def check_rejected(self) -> None:
+        """Raise ValueError if a file lies where rejected rows go that is not of an earlier run."""
+        if self.rejected.exists() and not _is_rejected_file(self.rejected):
+            raise ValueError(
+                f"'{self.rejected}' is where rejected rows go, and was not written by `score`. "
+                "Move it, or give `output` another name."
+            )
 
     @contextmanager
     def opened(self, manifest: dict[str, Any], restart: bool) -> Iterator[None]:
@@ -90,7 +104,8 @@ class ShardFolder:
         rejected_paths = [self._rejected(shard) for shard in shards]
         rejected_paths = [path for path in rejected_paths if path.exists()]
         if rejected_paths:
-            self._join(rejected_paths, pq.read_schema(rejected_paths[0]), self.rejected)
+            schema_of_rejected = pq.read_schema(rejected_paths[0]).with_metadata(REJECTED_MARK)
+            self._join(rejected_paths, schema_of_rejected, self.rejected)
         else:
             self.rejected.unlink(missing_ok=True)  # That of an earlier run does not stay.
         self._join([self._scored(shard) for shard in shards], schema, self.output)
@@ -157,6 +172,15 @@ class ShardFolder:
 
 def _deletion_order(path: Path) -> tuple[bool, bool]:
     return path.name == "manifest.json", ".rejected." in path.name
+
+
+def _is_rejected_file(path: Path) -> bool:
+    """Return whether a file was written by an earlier run, for its rejected rows."""
+    try:
+        metadata = pq.read_schema(path).metadata or {}
+    except (pa.ArrowException, OSError):
+        return False
+    return REJECTED_MARK.items() <= metadata.items()
 
 
 @contextmanager

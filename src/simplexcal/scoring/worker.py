@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from simplexcal._validation import ROUNDING
 from simplexcal.backbone import Backbone
 from simplexcal.calibrators import Calibrator
 from simplexcal.io import load_calibrator
@@ -301,7 +302,7 @@ def _explain_keys(column: Any, name: str, reasons: Array) -> None:
 def _explain_probs(values: Array, reasons: Array) -> None:
     """Give a reason to each row that is no distribution."""
     total = values.sum(1)
-    outside = ((values < 0) | (values > 1)).any(1)
+    outside = ((values < 0) | (values > 1 + ROUNDING)).any(1)
     bad = outside | (np.abs(total - 1) > PROBS_TOLERANCE)
     for i in np.flatnonzero(bad & (reasons == "")):
         row = values[i]
