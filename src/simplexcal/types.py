@@ -145,23 +145,25 @@ class Prediction:
         return _map_tensors(self, lambda x: x.to(device))
 
 
-def restore_argmax(label: Tensor, probs: Tensor) -> Tensor:
-    """Return the probabilities with the largest at the label.
+def restore_argmax(label: Tensor, values: Tensor) -> Tensor:
+    """Return probabilities, or their logarithms, with the largest at the label.
 
     Rounding can make another one equal or larger; then the two are swapped.
 
     Args:
         label: Predicted classes, (N,).
-        probs: Probabilities, (N, K).
+        values: Probabilities or their logarithms, (N, K).
     """
     own = label.unsqueeze(-1)
-    other = probs.argmax(-1, keepdim=True)
-    if bool((own == other).all()):
-        return probs
-    largest = probs.gather(-1, other)
-    swapped = probs.scatter(-1, other, probs.gather(-1, own))
-    above = torch.nextafter(largest, torch.ones_like(largest))
-    return torch.where(own == other, probs, swapped.scatter(-1, own, above))
+    other = values.argmax(-1, keepdim=True)
+    # A graph has no values to look at.
+    if not torch.compiler.is_compiling() and bool((own == other).all()):
+        return values
+    largest = values.gather(-1, other)
+    swapped = values.scatter(-1, other, values.gather(-1, own))
+    # One or two rounding steps more; ONNX has no nextafter.
+    above = largest + largest.abs() * torch.finfo(values.dtype).eps
+    return torch.where(own == other, values, swapped.scatter(-1, own, above))
 
 
 Record = TypeVar("Record", bound=Outputs | Prediction)

@@ -64,6 +64,7 @@ def run(path: Path, **inputs: Tensor) -> dict[str, Tensor]:
 
 def assert_same(got: dict[str, Tensor], expected: Prediction, atol: float = 1e-5) -> None:
     assert torch.equal(got["label"], expected.label)
+    assert torch.equal(got["probs"].argmax(-1), expected.label)
     for name in ("probs", "confidence", "aleatoric"):
         if name in got:
             torch.testing.assert_close(got[name], getattr(expected, name), rtol=0, atol=atol)
@@ -248,6 +249,22 @@ def test_the_largest_logit_keeps_the_strictly_largest_probability(
     features = torch.randn(500, FEATURES, generator=seeded(), dtype=dtype)
     probs = run(tmp_path / "file.onnx", logits=logits, features=features)["probs"]
     assert (probs.gather(1, top) > probs.gather(1, next_to)).all()
+
+
+@pytest.mark.parametrize("method", ["ts", "sts"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_label_is_the_most_probable_class_where_logits_are_one_step_apart(
+    method: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    calibrator = fitted(method, 3)
+    written = export_calibrator(calibrator, tmp_path / "file.onnx", dtype=dtype)
+    logits = torch.randn(2000, 3, generator=seeded(), dtype=dtype)
+    logits[:, 0] = logits[:, 1].nextafter(torch.tensor(-torch.inf, dtype=dtype))
+    features = torch.randn(2000, FEATURES, generator=seeded(1), dtype=dtype)
+    given = {"logits": logits, "features": features}
+    got = run(tmp_path / "file.onnx", **{name: given[name] for name in written.inputs})
+    assert torch.equal(got["probs"].argmax(-1), logits.argmax(-1))
+    assert torch.equal(got["probs"].amax(-1), got["confidence"])
 
 
 def test_the_same_calibrator_gives_the_same_bytes(tmp_path: Path) -> None:

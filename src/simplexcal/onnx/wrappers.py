@@ -1,6 +1,7 @@
 """What is traced: the network, the calibrator, and their outputs in the order of the graph's."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -9,7 +10,7 @@ from simplexcal._validation import check_float_tensor
 from simplexcal.backbone import Backbone
 from simplexcal.backbone._forward import Call, logits_of, recorded
 from simplexcal.calibrators import Calibrator
-from simplexcal.types import Outputs, Prediction
+from simplexcal.types import Outputs, Prediction, restore_argmax
 
 OUTPUTS = ("label", "probs", "confidence", "aleatoric", "epistemic")
 
@@ -90,7 +91,8 @@ class Graph(nn.Module):
             inputs: The tensors of the graph's inputs.
         """
         # Not the calibrator's own call, whose checks read values.
-        prediction: Prediction = self.calibrator._predict(self.source(inputs))
+        found: Prediction = self.calibrator._predict(self.source(inputs))
+        prediction = replace(found, probs=restore_argmax(found.label, found.probs))
         values = [getattr(prediction, name) for name in OUTPUTS]
         return tuple(value for value in values if value is not None)
 
