@@ -3,7 +3,8 @@
 import dataclasses
 import inspect
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
@@ -119,7 +120,8 @@ class Calibrator(nn.Module, ABC):
         """
         self.n_classes = n_classes
         self.n_features = n_features
-        self._build(n_classes, n_features)
+        with _no_half_by_default():
+            self._build(n_classes, n_features)
 
     def forward(self, outputs: Outputs) -> Prediction:
         """Calibrate, some rows at a time; the label is the network's own.
@@ -232,11 +234,28 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _full_precision(device: torch.device) -> AbstractContextManager[object]:
-    """Return a context without autocast, which would cost digits here and keep old weights."""
+@contextmanager
+def _full_precision(device: torch.device) -> Iterator[None]:
+    """Go without autocast, which would cost digits here and keep old weights, and without half."""
+    autocast: AbstractContextManager[object] = nullcontext()
     if torch.amp.is_autocast_available(device.type):
-        return torch.autocast(device.type, enabled=False)
-    return nullcontext()
+        autocast = torch.autocast(device.type, enabled=False)
+    with autocast, _no_half_by_default():
+        yield
+
+
+@contextmanager
+def _no_half_by_default() -> Iterator[None]:
+    """Make new tensors float32 where half precision is torch's default dtype."""
+    default = torch.get_default_dtype()
+    if default not in (torch.float16, torch.bfloat16):
+        yield
+        return
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(default)
 
 
 def _check_outputs(outputs: object) -> None:
