@@ -9,7 +9,9 @@ import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
+from simplexcal._validation import check_count
 from simplexcal.backbone import Backbone, extract
+from simplexcal.backbone._forward import frame_to_array
 from simplexcal.calibrators import CALIBRATORS, Calibrator
 from simplexcal.io import load_calibrator, save_calibrator
 from simplexcal.io.native import check_fingerprint
@@ -51,6 +53,8 @@ class CalibratedModel(nn.Module):
             batch_size: Size of the batches that one tensor or array is divided into. Other inputs
                 are one batch.
         """
+        check_count("batch_size", batch_size)
+        x = frame_to_array(x)
         if isinstance(x, Tensor | np.ndarray):
             starts = range(0, max(len(x), 1), batch_size)
             batches = [x[start : start + batch_size] for start in starts]
