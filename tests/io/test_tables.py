@@ -570,3 +570,21 @@ def test_nothing_is_pickled_or_unpickled(module: str) -> None:
 
 def test_the_suffix_tells_the_format_in_any_case() -> None:
     assert check_suffix("a/X.CSV") == ".csv"
+
+
+@pytest.mark.parametrize("key", ["=HYPERLINK(1)", "+1", "-x", "@me", "\t=1"])
+def test_ids_that_a_spreadsheet_would_run_are_a_warning_in_csv(key: str, tmp_path: Path) -> None:
+    ids = ["a"] * (N - 1) + [key]
+    path = tmp_path / "y.csv"
+    with pytest.warns(UserWarning, match=r"'.*y.csv': 1 of the ids begin with .* a formula"):
+        write_predictions(path, predict(), ids=ids)
+    table = read_outputs(path, "probs")
+    assert table.ids is not None
+    assert table.ids.tolist() == ids
+
+
+@pytest.mark.filterwarnings("error")
+def test_other_ids_are_no_warning(tmp_path: Path) -> None:
+    write_predictions(tmp_path / "y.parquet", predict(), ids=["=1"] * N)
+    write_predictions(tmp_path / "y.csv", predict(), ids=[f"row {i}" for i in range(N)])
+    write_predictions(tmp_path / "y.csv", predict(), ids=[-i for i in range(N)])

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from simplexcal._validation import check_probs
+from simplexcal._validation import check_probs, warn_caller
 from simplexcal.io._atomic import atomic_write
 from simplexcal.io._columns import (
     STEMS,
@@ -56,6 +56,7 @@ WRITERS: dict[str, Writer] = {
     ".csv": lambda columns: _row_formats().csv_bytes(columns),
 }
 IMAGE_CHANNELS = ((), (3,))
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # of a cell, in a spreadsheet
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,7 +239,9 @@ def write_predictions(
     for name in arrays:
         if name != "probs":
             columns.check_shape(name, (n,))
-    _ids(columns, n)
+    known_ids = _ids(columns, n)
+    if suffix == ".csv" and known_ids is not None:
+        _warn_of_formulas(path, known_ids)
     atomic_write(path, WRITERS[suffix](arrays))
 
 
@@ -250,6 +253,18 @@ def _check_confidence(prediction: Prediction) -> None:
         raise ValueError(
             f"The confidence of the prediction in row {i} counted from 0 is not finite: logits or "
             "features are too large. Mend or drop such rows."
+        )
+
+
+def _warn_of_formulas(path: Path, ids: Array) -> None:
+    """Warn of texts that a spreadsheet takes for a formula; as keys they stay as they are."""
+    texts = [key for key in ids.tolist() if isinstance(key, str)]
+    n_formulas = sum(text.startswith(FORMULA_STARTS) for text in texts)
+    if n_formulas:
+        warn_caller(
+            f"'{path}': {n_formulas} of the ids begin with =, +, -, @ or a tab, which a "
+            "spreadsheet takes for a formula and runs. Write .parquet, or import the column as "
+            "text."
         )
 
 
