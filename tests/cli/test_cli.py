@@ -17,6 +17,7 @@ from helpers.command_line import error_of, simplexcal
 from helpers.user_files import write
 from safetensors.torch import load_file, save_file
 
+from simplexcal.calibrators import CALIBRATORS
 from simplexcal.demo import run as demo_run
 from simplexcal.demo.fashion_mnist import images_and_labels
 from simplexcal.demo.lenet5 import LeNet5, normalise
@@ -218,3 +219,16 @@ def test_the_demo_is_what_make_demo_runs(tmp_path: Path, monkeypatch: pytest.Mon
     page = (tmp_path / "simplexcal-demo.html").read_text()
     assert "Fashion-MNIST" in page
     assert len(page) < 3_000_000
+
+
+@pytest.mark.parametrize("name", ["none", "ts"])
+def test_predictions_are_not_taken_for_the_method_that_their_file_is_called_after(
+    name: str, fitted: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert simplexcal(f"predict net.safetensors val.npz --input logits -o {name}.parquet") == 0
+    capsys.readouterr()
+    assert simplexcal(f"evaluate {name}.parquet --input predictions --json") == 0
+    assert list(json.loads(capsys.readouterr().out)["methods"]) == [f"{name}.parquet"]
+    assert simplexcal(f"report {name}.parquet --input predictions -o page.html") == 0
+    page = (fitted / "page.html").read_text()
+    assert CALIBRATORS[name].title not in page

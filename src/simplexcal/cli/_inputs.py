@@ -10,7 +10,7 @@ from torch import Tensor
 
 from simplexcal._validation import check_labels
 from simplexcal.backbone import Backbone, extract
-from simplexcal.calibrators import Calibrator, Uncalibrated
+from simplexcal.calibrators import CALIBRATORS, Calibrator, Uncalibrated
 from simplexcal.io import load_calibrator
 from simplexcal.io.native import check_fingerprint
 from simplexcal.io.tables import Inputs, Table, read_inputs, read_outputs, read_predictions
@@ -190,7 +190,11 @@ def read_evaluation_inputs(
             "--input predictions are evaluated as they are: leave out --calibrator and --model."
         )
     prediction, known_labels = read_predictions(path)
-    return EvaluationInputs({path.stem: prediction}, _required(path, known_labels))
+    name = path.stem
+    if name in CALIBRATORS:
+        # The key of a method would be shown as that method, which the file need not hold.
+        name = path.name
+    return EvaluationInputs({name: prediction}, _required(path, known_labels))
 
 
 def _run_network(path: Path, network: NetworkSpec, images: bool, progress: bool) -> Source:
