@@ -1,9 +1,10 @@
 """Score Parquet files: plan, score the missing shards, put the results together."""
 
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from simplexcal._progress import track
@@ -89,34 +90,40 @@ def score(
     _check_output(folder, data)
     worker = plan(calibrator, data, kind, network, key, batch_size, probs)
     shards = data.shards(BATCHES_PER_SHARD * worker.job.batch_size)
+    n_scored = 0
     with folder.opened(manifest(worker.job, data), restart):
-        missing = folder.missing(shards)
-        with closing(_score_shards(engine, worker, missing, address)) as results:
-            steps: Iterable[Shard] = missing
+        n_missing = len(shards) - folder.count_done()
+        with closing(_score_shards(engine, worker, folder.missing(shards), address)) as found:
+            results: Iterable[ShardResult] = found
             if progress:
-                steps = track(missing, "Scoring")
-            for _ in steps:
-                folder.write(next(results))
+                results = track(found, "Scoring", total=n_missing)
+            for result in results:
+                folder.write(result)
+                n_scored += result.rows
         rows, n_rejected = folder.assemble(shards, worker.job.schema)
     rejected = None
     if n_rejected:
         rejected = folder.rejected
-    n_resumed = data.rows - sum(shard.rows for shard in missing)
+    n_resumed = data.rows - n_scored
     return Summary(output, rows, n_rejected, rejected, n_resumed, time.perf_counter() - start)
 
 
 def _score_shards(
-    engine: str, worker: Worker, shards: Sequence[Shard], address: str | None
+    engine: str, worker: Worker, shards: Iterator[Shard], address: str | None
 ) -> Generator[ShardResult]:
     """Yield the results of all shards, in whatever order they are done."""
-    if engine == "local" or not shards:
+    first = next(shards, None)
+    if first is None:
+        return _score_locally(worker, [])
+    shards = chain([first], shards)
+    if engine == "local":
         return _score_locally(worker, shards)
     from simplexcal.scoring.ray_engine import score_on_ray
 
     return score_on_ray(worker.job, shards, address)
 
 
-def _score_locally(worker: Worker, shards: Sequence[Shard]) -> Generator[ShardResult]:
+def _score_locally(worker: Worker, shards: Iterable[Shard]) -> Generator[ShardResult]:
     """Yield the results of all shards, in their order."""
     for group in group_by_file(shards):
         for shard, table in read_shards(group, worker.job.columns):

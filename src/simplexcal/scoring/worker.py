@@ -70,11 +70,13 @@ class ShardResult(NamedTuple):
 
     Args:
         number: The number of the shard.
+        rows: The number of its rows.
         scored: The rows that were scored.
         rejected: The rows that could not be scored, with the reasons; empty if there are none.
     """
 
     number: int
+    rows: int
     scored: bytes
     rejected: bytes
 
@@ -110,7 +112,8 @@ class Worker:
                 scored_batch, rejected_batch = self._score(batch)
                 scored.append(scored_batch)
                 rejected.append(rejected_batch)
-        return ShardResult(shard.number, _parquet_bytes(scored), _parquet_bytes_if_any(rejected))
+        content = _parquet_bytes(scored)
+        return ShardResult(shard.number, shard.rows, content, _parquet_bytes_if_any(rejected))
 
     def predict(self, values: list[Array]) -> Prediction:
         """Return the predictions for rows that can be scored.
