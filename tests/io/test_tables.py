@@ -384,7 +384,7 @@ def test_inputs_come_with_what_a_report_shows(tmp_path: Path) -> None:
 def test_inputs_that_are_not_there_are_missed(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError,
-        match=r"holds `logits` and no `inputs`. Saved outputs need no network: leave it out",
+        match=r"holds `logits` and no `inputs`. Saved outputs need no network: leave out `network`",
     ):
         read_inputs(write(tmp_path / "x.npz", select("logits")))
     with pytest.raises(ValueError, match=r"must hold an array `inputs`; found 'labels'\.$"):

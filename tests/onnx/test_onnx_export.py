@@ -366,6 +366,14 @@ def test_several_inputs_keep_their_names_or_get_numbers(tmp_path: Path) -> None:
         model.to_onnx(path, (left, right[:1]))
 
 
+def test_a_double_array_is_an_example_in_the_dtype_of_the_network(tmp_path: Path) -> None:
+    net, path = Two(), tmp_path / "net.onnx"
+    left, right = torch.randn(40, 5, generator=seeded()), torch.randn(40, 6, generator=seeded())
+    model = model_of(net, "dirichlet", left, right)
+    model.to_onnx(path, {"left": left.double().numpy(), "right": right.numpy().astype(">f8")})
+    assert_same(run(path, left=left[:7], right=right[:7]), model.predict((left[:7], right[:7])))
+
+
 def test_an_input_that_is_no_tensor_is_refused(tmp_path: Path) -> None:
     class Scaled(nn.Module):
         def __init__(self) -> None:

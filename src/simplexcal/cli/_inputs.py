@@ -200,7 +200,7 @@ def read_evaluation_inputs(
 def _run_network(path: Path, network: NetworkSpec, images: bool, progress: bool) -> Source:
     given = read_inputs(path, images=images)
     backbone = load_backbone(network)
-    inputs = _as_network_input(backbone, given.inputs)
+    inputs = as_network_input(backbone, given.inputs)
     with reraise_as_input_error(f"the `inputs` of '{path}'"):
         outputs, _ = extract(backbone, (inputs, _labels_or_zeros(given)), progress=progress)
     table = Table(outputs, given.labels, backbone.head, given.images, given.class_names, given.ids)
@@ -214,8 +214,13 @@ def _labels_or_zeros(given: Inputs) -> Tensor:
     return given.labels
 
 
-def _as_network_input(backbone: Backbone, inputs: Tensor) -> Tensor:
-    """Return the inputs in the network's dtype where they are float64, which numpy makes."""
+def as_network_input(backbone: Backbone, inputs: Tensor) -> Tensor:
+    """Return the inputs in the network's dtype where they are float64, which numpy makes.
+
+    Args:
+        backbone: The network.
+        inputs: Its inputs, in their own dtype.
+    """
     if inputs.dtype == torch.float64:
         return backbone.as_input(inputs.numpy())
     return inputs

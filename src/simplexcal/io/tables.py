@@ -164,7 +164,7 @@ def read_inputs(path: str | Path, *, images: bool = False) -> Inputs:
         OSError: If the file cannot be opened.
     """
     columns = _read(path, ["inputs", *_optional(images)])
-    remedy = 'Saved outputs need no network: leave it out, and pass `input` as "logits".'
+    remedy = "Saved outputs need no network: leave out `network`."
     _check_present(columns, "inputs", "logits", remedy)
     inputs = torch.from_numpy(columns.numbers("inputs"))
     n = len(inputs)
