@@ -596,7 +596,7 @@ def test_a_header_with_the_right_checksum_may_still_make_no_sense(tmp_path: Path
         {"x": torch.zeros(2)}, tmp_path / "x.safetensors", {"simplexcal": json.dumps(header)}
     )
     with pytest.raises(
-        ValueError, match=r"is damaged or was edited: its header makes no sense. Save it again."
+        ValueError, match=r"is damaged or was edited: its header lacks 'versions'. Save it again."
     ):
         read_outputs(tmp_path / "x.safetensors", "logits")
 

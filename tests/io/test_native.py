@@ -303,6 +303,26 @@ def test_an_edited_header_is_noticed(changes: dict[str, object], saved: Path) ->
     fails(saved, "is damaged or was edited: its checksum is wrong. Save it again.")
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["kind", "method", "settings", "n_classes", "n_features", "fingerprint", "versions"],
+)
+def test_a_header_that_lacks_a_key_is_noticed(name: str, saved: Path) -> None:
+    header, tensors = read_header(saved), load_file(saved)
+    del header[name]
+    header["checksum"] = _checksum(header, tensors)
+    save_file(tensors, saved, {"simplexcal": json.dumps(header)})
+    fails(saved, f"is damaged or was edited: its header lacks '{name}'. Save it again.")
+
+
+def test_outputs_without_logits_are_noticed(path: Path) -> None:
+    save_outputs(Outputs(torch.zeros(3, 2)), None, path)
+    header, tensors = read_header(path), {"features": torch.zeros(3, 2)}
+    header["checksum"] = _checksum(header, tensors)
+    save_file(tensors, path, {"simplexcal": json.dumps(header)})
+    fails(path, "is damaged or was edited: it holds no `logits`. Save it again.", load_outputs)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", "{}", '{"format": "1"}', '{"format": null}'])
 def test_a_header_that_makes_no_sense_is_noticed(text: str, path: Path) -> None:
     save_file({"x": torch.zeros(2)}, path, {"simplexcal": text})
