@@ -168,6 +168,11 @@ def test_features_that_are_overwritten_later_are_those_of_the_head(
 class Counts(nn.Module):
     """Its forward pass changes buffers in every way, in evaluation mode too."""
 
+    calls: Tensor
+    mean: Tensor
+    variance: Tensor
+    last: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.fc = nn.Linear(4, K)
@@ -639,7 +644,7 @@ def test_a_network_with_a_part_that_was_compiled_and_called_is_read_uncompiled(
     generator: torch.Generator,
 ) -> None:
     x = torch.randn(3, 4, generator=generator)
-    plain = Made(lambda z: z)
+    plain: Any = Made(lambda z: z)
     wrapped, in_place = copy.deepcopy(plain), copy.deepcopy(plain)
     wrapped.fc = torch.compile(wrapped.fc, backend="eager")
     in_place.compile(backend="eager")
@@ -708,7 +713,7 @@ def test_the_fingerprint_changes_with(change: str, net: ConvNet) -> None:
 
 
 def quantised(weight: Tensor, bias: float = 0.0) -> nn.Module:
-    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, K))
+    net: Any = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, K))
     for parameter in net.parameters():
         parameter.data.zero_()
     net[0].weight.data.copy_(weight)

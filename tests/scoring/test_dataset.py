@@ -88,7 +88,7 @@ class Counted(str):
 def test_names_of_columns_are_compared_a_few_times_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Counted, "compared", 0)
     n = 500
-    names = [Counted(f"logit_{i}") for i in range(n)]
+    names: list[str] = [Counted(f"logit_{i}") for i in range(n)]
     _check_unique_columns(Path("x.parquet"), list(names))
     assert _sort_numbered(Path("x.parquet"), "logits", names[::-1]) == names
     assert Counted.compared < 10 * n

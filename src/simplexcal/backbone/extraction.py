@@ -158,10 +158,21 @@ def _memory_mapped(parts: Iterable[Rows], folder: Path) -> list[Tensor]:
     last: Rows = ()
     for last in parts:
         for path, rows in zip(paths, last, strict=True):
-            with path.open("ab") as file:
-                rows.numpy().tofile(file)
+            _append(path, rows)
     # There is no last part, and no file, where the data are empty.
     return [_map_file(path, rows) for path, rows in zip(paths, last, strict=False)]
+
+
+def _append(path: Path, rows: Tensor) -> None:
+    """Append rows to a file."""
+    try:
+        with path.open("ab") as file:
+            # numpy's tofile may lose what it buffered without an error.
+            file.write(np.ascontiguousarray(rows.numpy()).data)
+    except OSError as error:
+        raise OSError(
+            f"'{path}' could not be written ({error}). Free some space, or pass another `storage`."
+        ) from error
 
 
 def _map_file(path: Path, rows: Tensor) -> Tensor:
