@@ -98,6 +98,23 @@ def edit(path: Path, **changes: object) -> None:
 # --- there and back ---
 
 
+@pytest.mark.parametrize("method", ["ts", "sts"])
+def test_a_calibrator_is_saved_and_loaded_without_a_network(method: str, path: Path) -> None:
+    calibrator = fitted(method)
+    calibrator.save(path)
+    loaded = simplexcal.load_calibrator(path)
+    assert type(loaded) is type(calibrator)
+    outputs = simulate()[0]
+    assert same(loaded(outputs), calibrator(outputs))
+    assert read_header(path)["fingerprint"] is None
+
+
+def test_a_calibrator_that_is_not_fitted_is_not_saved(path: Path) -> None:
+    with pytest.raises(NotFittedError, match=r"not fitted yet. Call fit\(outputs, labels\) first"):
+        TemperatureScaling().save(path)
+    assert not path.exists()
+
+
 def test_every_method_is_tried_here() -> None:
     assert {name: type(make()) for name, make in METHODS.items()} == CALIBRATORS
 

@@ -5,6 +5,8 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from importlib import import_module
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
@@ -146,6 +148,21 @@ class Calibrator(nn.Module, ABC):
         with _full_precision(outputs.logits.device):
             values = in_chunks(predict, *tensors, width=sum(x.shape[1] for x in tensors))
         return Prediction(**dict(zip(fields, values, strict=True)))
+
+    def save(self, path: str | Path) -> None:
+        """Write the fitted calibrator; ``simplexcal.load_calibrator`` reads it.
+
+        Args:
+            path: The safetensors file to write.
+
+        Raises:
+            NotFittedError: If the calibrator is not fitted.
+            ValueError: If its type is not in CALIBRATORS.
+            OSError: If the file cannot be written.
+        """
+        # The module of files builds on this one, so that it can only be imported later.
+        files = import_module("simplexcal.io")
+        files.save_calibrator(self, path)
 
     @abstractmethod
     def _build(
