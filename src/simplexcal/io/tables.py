@@ -1,12 +1,13 @@
 """Users' own files: outputs or inputs of a network, and predictions.
 
-The formats are .npz, .safetensors, .parquet and .csv.
+The formats are .npz, .safetensors, .parquet and .csv; .npy and .pt are read only.
 
-Arrays (.npz, .safetensors): `logits` or `probs` (N, K); optional `features` (N, D), `labels` (N,),
-`id` (N,), the last linear layer's `head_weight` (K, D) and `head_bias` (K,), `images` (N, H, W) or
-(N, H, W, 3) in uint8, and in .npz `class_names` (K,); `inputs` (N, …) for a network. Rows
-(.parquet, .csv): columns `logit_0`, `logit_1`, … or `prob_0`, …; optional `feature_0`, …, `label`,
-`id`; in .parquet also one column `logits`, `probs` or `features` of lists.
+Arrays (.npz, .safetensors, .pt): `logits` or `probs` (N, K); optional `features` (N, D), `labels`
+(N,), `id` (N,), the last linear layer's `head_weight` (K, D) and `head_bias` (K,), `images`
+(N, H, W) or (N, H, W, 3) in uint8, and in .npz `class_names` (K,); `inputs` (N, …) for a network.
+Rows (.parquet, .csv): columns `logit_0`, `logit_1`, … or `prob_0`, …; optional `feature_0`, …,
+`label`, `id`; in .parquet also one column `logits`, `probs` or `features` of lists. One array
+(.npy, or a .pt file of one tensor): that which is asked for, `logits`, `probs` or `inputs`.
 
 Predictions have `probs`, `predicted` (the network's class), `confidence`, where there are any
 `aleatoric`, `epistemic` and `mutual_information`, and the true classes under the same name as
@@ -16,7 +17,7 @@ A file that cannot be read raises ValueError, TypeError or OSError with a messag
 ImportError without pyarrow.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +38,14 @@ from simplexcal.io._columns import (
     quote,
     quote_names,
 )
-from simplexcal.io._npz import npz_bytes, read_npz, read_safetensors, safetensors_bytes
+from simplexcal.io._npz import (
+    npz_bytes,
+    read_npy,
+    read_npz,
+    read_pt,
+    read_safetensors,
+    safetensors_bytes,
+)
 from simplexcal.types import Outputs, Prediction
 
 Reader = Callable[[Path, Sequence[str]], Columns]
@@ -48,6 +56,8 @@ READERS: dict[str, Reader] = {
     ".safetensors": read_safetensors,
     ".parquet": lambda path, wanted: _row_formats().read_parquet(path, wanted),
     ".csv": lambda path, wanted: _row_formats().read_csv(path, wanted),
+    ".npy": read_npy,
+    ".pt": read_pt,
 }
 WRITERS: dict[str, Writer] = {
     ".npz": npz_bytes,
@@ -99,19 +109,21 @@ class Inputs:
     ids: Array | None = None
 
 
-def check_suffix(path: str | Path) -> str:
-    """Return the suffix of a file, in lower case, if its format can be read and written.
+def check_suffix(path: str | Path, formats: Iterable[str] = READERS) -> str:
+    """Return the suffix of a file, in lower case, if its format is one of these.
 
     Args:
         path: The file.
+        formats: Suffixes; those that can be read by default.
 
     Raises:
         ValueError: If the suffix is another.
     """
+    known = list(formats)
     suffix = Path(path).suffix.lower()
-    if suffix not in READERS:
+    if suffix not in known:
         raise ValueError(
-            f"'{path}' must end in {', '.join(READERS)}, which tells its format; got {suffix!r}."
+            f"'{path}' must end in {', '.join(known)}, which tells its format; got {suffix!r}."
         )
     return suffix
 
@@ -155,7 +167,7 @@ def read_inputs(path: str | Path, *, images: bool = False) -> Inputs:
     """Read inputs of a network, (N, …), in their own dtype.
 
     Args:
-        path: A .npz or .safetensors file.
+        path: A .npz, .safetensors, .npy or .pt file.
         images: Whether to read the pictures too.
 
     Raises:
@@ -225,7 +237,7 @@ def write_predictions(
         OSError: If the file cannot be written.
     """
     path = Path(path)
-    suffix = check_suffix(path)
+    suffix = check_suffix(path, WRITERS)
     _check_confidence(prediction)
     tensors = {"labels": labels, "predicted": prediction.label, "confidence": prediction.confidence}
     tensors |= {name: getattr(prediction, name) for name in UNCERTAINTIES}
