@@ -232,6 +232,36 @@ def test_many_inputs_go_through_the_network_in_batches(
         torch.testing.assert_close(getattr(p, name), getattr(whole, name), rtol=1e-4, atol=1e-5)
 
 
+def often_right(net: nn.Module, x: Tensor) -> Tensor:
+    """Return labels of which the network predicts two of three, and others by chance."""
+    rows = torch.arange(len(x))
+    return evaluated(net, x).argmax(-1).where(rows % 3 > 0, rows % K)
+
+
+class Counting(nn.Linear):
+    """Counts its calls in a buffer."""
+
+    calls: Tensor
+
+    def __init__(self) -> None:
+        super().__init__(4, K)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+        self.calls += 1
+        return super().forward(input)
+
+
+def test_a_network_that_updates_its_buffers_fits_its_own_file(
+    generator: Generator, tmp_path: Path
+) -> None:
+    net, x = nn.Sequential(Counting()), torch.randn(300, 4, generator=generator)
+    model = calibrate(net, (x, often_right(net, x)), "ts")
+    model.save(tmp_path / "model.safetensors")
+    probs = model(x)
+    assert torch.equal(load(tmp_path / "model.safetensors", net)(x), probs)
+
+
 def test_a_batch_of_a_prediction_has_at_least_one_input(
     model: CalibratedModel, images: Tensor
 ) -> None:
@@ -241,7 +271,7 @@ def test_a_batch_of_a_prediction_has_at_least_one_input(
 
 def test_a_frame_of_inputs_is_an_array(generator: Generator) -> None:
     net, x = nn.Linear(4, K), torch.randn(300, 4, generator=generator)
-    model = calibrate(net, (pd.DataFrame(x.numpy()), torch.arange(300) % K), "ts")
+    model = calibrate(net, (pd.DataFrame(x.numpy()), often_right(net, x)), "ts")
     probs = model.predict(pd.DataFrame(x.numpy()), batch_size=100).probs
     assert torch.equal(probs, model.predict(x, batch_size=100).probs)
 
