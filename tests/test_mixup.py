@@ -1,11 +1,21 @@
 import math
+import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from simplexcal import _validation, mixup
-from simplexcal.mixup import FeatureMixup, InputMixup, log_dirichlet
+from simplexcal.concrete import Concrete
+from simplexcal.mixup import (
+    FeatureMixup,
+    InputMixup,
+    LogitMixup,
+    Mixup,
+    log_dirichlet,
+    logit_features,
+)
 from simplexcal.types import Outputs
 
 K, D = 4, 6
@@ -147,7 +157,9 @@ def test_with_many_classes_a_batch_has_fewer_samples_of_each(
     labels: Tensor, inputs: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
-    source, matrix = FeatureMixup(Linear().head, Linear()(inputs), labels), mixup._mixing_matrix
+    net = Linear()
+    source = FeatureMixup(net.head, net(inputs), labels)
+    matrix = mixup._mixing_matrix
 
     def counted(log_weights: Tensor, generator: torch.Generator | None) -> Tensor:
         made = matrix(log_weights, generator)
@@ -169,12 +181,142 @@ def test_the_number_of_classes_is_known(labels: Tensor, inputs: Tensor) -> None:
     assert [len(rows) for rows in source.members] == [20, 20, 3, 20]
 
 
-def test_a_missing_class_is_named(labels: Tensor, inputs: Tensor) -> None:
-    labels = torch.where(labels == 2, 3, labels)
-    with pytest.raises(
-        ValueError, match=r"`labels` must hold every class, .* missing: 2\. Add such samples"
-    ):
-        InputMixup(Linear(), inputs, labels)
+# --- missing classes ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lacking(labels: Tensor) -> Tensor:
+    """Labels without class 2."""
+    return torch.where(labels == 2, 3, labels)
+
+
+@pytest.mark.filterwarnings("ignore:`labels` lack")
+@pytest.mark.parametrize("kind", ["inputs", "features", "logits"])
+def test_the_classes_that_are_there_are_mixed(
+    kind: str, lacking: Tensor, generator: torch.Generator
+) -> None:
+    backbone = Linear()
+    inputs = one_hot_inputs(lacking)
+    outputs = backbone(inputs)
+    sources: dict[str, Mixup] = {
+        "inputs": InputMixup(backbone, inputs, lacking),
+        "features": FeatureMixup(backbone.head, outputs, lacking),
+        "logits": LogitMixup(outputs, lacking),
+    }
+    source = sources[kind]
+    assert source.n_classes == K
+    assert source.classes.tolist() == [0, 1, 3]
+    mixed = source.sample(1.0, 50, generator)
+    weights = mixed.log_weights.exp()
+    assert weights.shape == (50, 3)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(50))
+    # Every input is its class, one-hot. So the logits are those of the weights.
+    w = torch.zeros(50, D).index_copy(1, source.classes, weights)
+    expected = backbone.head(w).detach()
+    torch.testing.assert_close(
+        mixed.outputs.logits.log_softmax(-1), expected[:, source.classes].log_softmax(-1)
+    )
+    assert mixed.outputs.n_features == {"inputs": D, "features": D, "logits": K}[kind]
+
+
+def test_missing_classes_are_named_in_one_warning(lacking: Tensor, inputs: Tensor) -> None:
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        InputMixup(Linear(), inputs, lacking).sample(1.0, 5)
+    (warning,) = caught
+    assert "`labels` lack 1 class of 4: 2. Multi-Mixup mixes the other" in str(warning.message)
+    assert warning.filename == __file__
+    outputs = Outputs(torch.randn(4, 30))
+    with pytest.warns(UserWarning, match=r"lack 26 classes of 30: 4, 5, 6, .*, 12, 13, …\. Mul"):
+        LogitMixup(outputs, torch.arange(4))
+
+
+@pytest.mark.parametrize("present", [[0, 2], [1, 2, 4]])
+def test_some_probabilities_of_a_concrete_vector_over_their_sum_are_concrete_again(
+    present: list[int], generator: torch.Generator
+) -> None:
+    # By their density: the mean of -ln p over samples is the distribution's own entropy.
+    logits = torch.tensor([0.5, -1.0, 0.0, 1.5, -0.3], dtype=torch.float64)
+    temperature = torch.tensor(0.7, dtype=torch.float64)
+    n = 20_000
+    noise = -torch.empty(n, 5, dtype=torch.float64).exponential_(generator=generator).log()
+    log_pi = ((logits + noise) / temperature).log_softmax(-1)
+    part = Concrete(logits[present], temperature)
+    surprise = -part.log_prob_from_log(log_pi[:, present].log_softmax(-1))
+    error = surprise.std() / n**0.5
+    assert (surprise.mean() - part.entropy()).abs() <= 4 * error
+
+
+def test_one_class_alone_cannot_be_mixed(inputs: Tensor) -> None:
+    with pytest.raises(ValueError, match=r"`labels` must hold at least two classes; all 63 are"):
+        InputMixup(Linear(), inputs, torch.zeros(len(inputs), dtype=torch.long))
+
+
+# --- logits ---------------------------------------------------------------------------------------
+
+
+def test_mixed_logits_equal_mixed_features_of_a_linear_network(
+    labels: Tensor, inputs: Tensor
+) -> None:
+    backbone = Linear()
+    outputs = backbone(inputs)
+    by_logit = LogitMixup(outputs, labels).sample(0.5, 40, torch.Generator().manual_seed(1))
+    by_feature = FeatureMixup(backbone.head, outputs, labels).sample(
+        0.5, 40, torch.Generator().manual_seed(1)
+    )
+    assert torch.equal(by_logit.log_weights, by_feature.log_weights)
+    features = logit_features(by_feature.outputs.logits)
+    assert by_logit.outputs.features is not None
+    torch.testing.assert_close(by_logit.outputs.features, features)
+
+
+def test_logits_and_features_of_mixed_logits_are_one_tensor(labels: Tensor, inputs: Tensor) -> None:
+    mixed = LogitMixup(Linear()(inputs), labels, per_class=2).sample(1.0, 50)
+    assert mixed.outputs.features is not None
+    assert mixed.outputs.features.data_ptr() == mixed.outputs.logits.data_ptr()
+
+
+def test_mixed_logits_are_divided_by_the_temperature(labels: Tensor, inputs: Tensor) -> None:
+    outputs = Linear()(inputs)
+    source = LogitMixup(outputs, labels)
+    scaled = LogitMixup(Outputs(1000 * outputs.logits + 7), labels).at_temperature(1000.0)
+    mixed, same = (
+        made.sample(1.0, 50, torch.Generator().manual_seed(2)) for made in (source, scaled)
+    )
+    torch.testing.assert_close(mixed.outputs.logits, same.outputs.logits, rtol=0, atol=1e-4)
+
+
+def test_logits_as_features_need_no_scale_and_no_constant(generator: torch.Generator) -> None:
+    logits = 3 * torch.randn(20, 5, generator=generator, dtype=torch.float64)
+    features = logit_features(logits)
+    torch.testing.assert_close(features, logits - logits.amax(-1, keepdim=True))
+    torch.testing.assert_close(features, logit_features(logits.log_softmax(-1)))
+    torch.testing.assert_close(features, logit_features(1e6 * logits, 1e6))
+
+
+@pytest.mark.parametrize("masked", [-1e4, -1e30, torch.finfo(torch.float32).min, -torch.inf])
+@pytest.mark.parametrize("largest", [0.0, 1e10, torch.finfo(torch.float32).max])
+def test_logits_of_any_size_give_sane_features(masked: float, largest: float) -> None:
+    logits = torch.tensor([[largest, masked, 0.0], [masked, 1.0, largest]])
+    features = logit_features(logits)
+    assert (features.amax(-1) == 0).all()
+    assert (features >= -mixup.MAX_DEPTH).all()
+    assert features[0, 1] == features[1, 0] == -mixup.MAX_DEPTH
+
+
+def test_masked_classes_keep_the_density_finite(labels: Tensor, inputs: Tensor) -> None:
+    outputs = Linear()(inputs)
+    logits = outputs.logits.clone()
+    logits[::2, 1] = -1e30
+    logits[1::3, 3] = torch.finfo(torch.float32).min
+    mixed = LogitMixup(Outputs(logits), labels).sample(0.2, 200, torch.Generator().manual_seed(3))
+    temperature = torch.full((200,), 0.5, requires_grad=True)
+    density = Concrete(mixed.outputs.logits, temperature).log_prob_from_log(mixed.log_weights)
+    (gradient,) = torch.autograd.grad(density.sum(), temperature)
+    assert density.isfinite().all()
+    assert gradient.isfinite().all()
+
+
+# --- wrong arguments ------------------------------------------------------------------------------
 
 
 def test_inputs_that_cannot_be_mixed_are_rejected(labels: Tensor) -> None:
@@ -193,6 +335,82 @@ def test_features_are_needed_and_must_fit_the_head(labels: Tensor, inputs: Tenso
         ValueError, match=r"`head` must map the 6 features to 4 logits; it maps 5 to 4"
     ):
         FeatureMixup(nn.Linear(5, K), outputs, labels)
+
+
+class CosineHead(nn.Linear):
+    """A subclass that computes more than weight and bias."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        unit = nn.functional.normalize(features, dim=-1)
+        return 16 * unit @ nn.functional.normalize(self.weight, dim=-1).T
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_head_itself_is_called(dtype: torch.dtype, labels: Tensor, inputs: Tensor) -> None:
+    head = CosineHead(D, K)
+    features = inputs.flatten(1)
+    outputs = Outputs(head(features).detach(), features).to(dtype)
+    mixed = FeatureMixup(head, outputs, labels).sample(1.0, 40).outputs
+    assert mixed.features is not None
+    assert mixed.logits.dtype == dtype
+    torch.testing.assert_close(mixed.logits.float(), head(mixed.features.float()).detach())
+    assert head.weight.dtype == torch.float32
+    assert head.weight.requires_grad
+
+
+def test_a_parametrized_head_in_training_mode_stays_as_it_is(
+    labels: Tensor, inputs: Tensor
+) -> None:
+    head = nn.Linear(D, K)
+    nn.utils.parametrizations.spectral_norm(head).eval()
+    features = inputs.flatten(1)
+    outputs = Outputs(head(features).detach(), features).to(torch.float64)
+    head.train()
+    before = {name: value.clone() for name, value in head.state_dict().items()}
+    FeatureMixup(head, outputs, labels).sample(1.0, 40)
+    assert head.training
+    for name, value in head.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+def forget_bias(head: nn.Linear) -> None:
+    nn.init.zeros_(head.bias)
+
+
+def reorder_classes(head: nn.Linear) -> None:
+    head.weight.data = head.weight.data.flip(0)
+
+
+@pytest.mark.parametrize("spoil", [forget_bias, reorder_classes])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_a_head_that_does_not_give_the_logits_is_rejected(
+    spoil: Callable[[nn.Linear], None], scale: float, labels: Tensor, inputs: Tensor
+) -> None:
+    net = Linear()
+    net.head.weight.data *= scale
+    net.head.bias.data = scale * torch.tensor([0.5, 0.0, -0.5, 1.0])
+    outputs = net(inputs)
+    spoil(net.head)
+    with pytest.raises(
+        ValueError, match=r"`head` must turn the features of `outputs` into their logits; it is off"
+    ):
+        FeatureMixup(net.head, outputs, labels)
+
+
+def test_rounded_outputs_and_a_constant_are_no_other_head(labels: Tensor, inputs: Tensor) -> None:
+    net = Linear()
+    outputs = net(inputs)
+    assert outputs.features is not None
+    logits = outputs.logits.bfloat16().float()
+    rounded = Outputs(logits, outputs.features.bfloat16().float())
+    probs = Outputs.from_probs(outputs.logits.softmax(-1), outputs.features)
+    confident = Outputs(10 * outputs.logits, 10 * outputs.features)  # Its bias is ten times too.
+    FeatureMixup(net.head, rounded, labels)
+    FeatureMixup(net.head, probs, labels)
+    net.head.bias.data *= 10
+    FeatureMixup(net.head, confident, labels)
+    half = Outputs.from_probs(confident.logits.softmax(-1).half().float(), confident.features)
+    FeatureMixup(net.head, half, labels)
 
 
 def test_labels_are_checked() -> None:

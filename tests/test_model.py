@@ -209,6 +209,25 @@ def test_the_same_generator_gives_the_same_bits(case: Case, images: Tensor) -> N
     assert same(again.predict(images), case.model.predict(images))
 
 
+def test_without_a_generator_the_same_data_give_the_same_model(net: Net, data: Data) -> None:
+    shuffled = DataLoader(TensorDataset(*data), 16, shuffle=True)
+    predictions = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        model = calibrate(net, shuffled, METHODS["sts"]())
+        assert torch.equal(torch.get_rng_state(), before)
+        predictions.append(model.predict(data[0]))
+    assert same(*predictions)
+
+
+def test_a_generator_leaves_the_order_of_a_loader_to_torch(net: Net, data: Data) -> None:
+    shuffled = DataLoader(TensorDataset(*data), 16, shuffle=True)
+    before = torch.get_rng_state()
+    calibrate(net, shuffled, "ts", generator=seeded())
+    assert not torch.equal(torch.get_rng_state(), before)
+
+
 # --- the model ---
 
 
@@ -554,31 +573,27 @@ def test_simplex_temperature_scaling_is_the_default(
 
 
 @pytest.mark.parametrize("mixup", ["features", "inputs"])
-def test_a_class_without_samples_is_a_fit_without_mixup_and_a_warning(
-    mixup: str, net: Net, data: Data
+@pytest.mark.parametrize("make", [METHODS["sts"], branch_alone, METHODS["dirichlet"]])
+def test_a_class_without_samples_is_left_out_with_a_warning(
+    mixup: str, make: Callable[[], Calibrator], net: Net, data: Data
 ) -> None:
     few = (data[0], data[1].clamp_max(2))
-    message = r"missing: 3\. .* This fit goes on without mixup"
-    with pytest.warns(UserWarning, match=message) as warned:
-        model = calibrate(net, few, METHODS["sts"](), mixup=mixup, generator=seeded())
+    with pytest.warns(UserWarning, match=r"`labels` lack 1 class of 4: 3\. ") as warned:
+        model = calibrate(net, few, make(), mixup=mixup)
     assert [warning.filename for warning in warned] == [__file__]
     source_line = Path(__file__).read_text().splitlines()[warned[0].lineno - 1]
     assert "calibrate(net, few" in source_line
-    without = calibrate(net, few, METHODS["sts"](), mixup=None, generator=seeded())
-    assert same(model.predict(data[0]), without.predict(data[0]))
-    assert model.predict(data[0]).epistemic is not None
+    p = model.predict(data[0])
+    assert p.probs.shape == (N, K)
+    for value in vars(p).values():
+        assert value is None or value.isfinite().all()
 
 
 def test_a_method_that_is_nothing_without_mixup_says_so(net: Net, data: Data) -> None:
-    few = (data[0], data[1].clamp_max(2))
-    for method in (branch_alone(), METHODS["dirichlet"]()):
-        with pytest.raises(
-            ValueError,
-            match=r"`labels` must hold every class, .*; missing: 3. .* fit without mixup",
-        ):
-            calibrate(net, few, method)
     with pytest.raises(ValueError, match="`mixup` must be given"):
         calibrate(net, data, METHODS["dirichlet"](), mixup=None)
+    with pytest.raises(ValueError, match=r"`mixup` must mix inputs or features: .* got LogitM"):
+        calibrate(net, data, METHODS["dirichlet"](), mixup="logits")
 
 
 def just_inputs(x: Tensor) -> Iterator[Tensor]:
@@ -596,7 +611,7 @@ BAD: list[tuple[Callable[[Tensor, Tensor], Any], dict[str, Any], type[Exception]
         lambda x, y: (x, y),
         {"mixup": "x"},
         ValueError,
-        r'`mixup` must be "features", "inputs" or None; got \'x\'.',
+        r'`mixup` must be "features", "inputs", "logits" or None; got \'x\'.',
     ),
     (
         lambda x, y: (x, y),

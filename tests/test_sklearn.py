@@ -473,6 +473,14 @@ def test_the_same_random_state_gives_the_same_bits(blobs: tuple[Array, Array]) -
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_by_default_the_same_data_give_the_same_calibrator(blobs: tuple[Array, Array]) -> None:
+    states = []
+    for seed in (1, 2):
+        np.random.seed(seed)  # noqa: NPY002 - numpy's global state does not matter.
+        states.append(SimplexCalibratedClassifier().fit(*blobs).calibrator_.state_dict())
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
 def test_threads_change_nothing(blobs: tuple[Array, Array]) -> None:
     one = SimplexCalibratedClassifier(LogisticRegression(), method="ts").fit(*blobs)
     with parallel_config(backend="threading"):

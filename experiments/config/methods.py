@@ -25,7 +25,7 @@ class MixupScheme(NamedTuple):
     """How mixup samples are made.
 
     Args:
-        kind: What is mixed, "inputs" or "features".
+        kind: What is mixed, "inputs", "features" or "logits".
         per_class: R, the samples of each class in a pool.
         n_shuffles: S, the shuffles of a pool.
         weights_per_sample: Draw a weight vector for each mixup sample, as in ``sc.InputMixup``.

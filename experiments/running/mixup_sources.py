@@ -23,7 +23,7 @@ def mixup_source(
     outputs: sc.Outputs,
     labels: Tensor,
     config: RunConfig,
-) -> sc.InputMixup | sc.FeatureMixup:
+) -> sc.InputMixup | sc.FeatureMixup | sc.LogitMixup:
     """Return the source of mixup samples, on the device of the outputs.
 
     Args:
@@ -33,10 +33,12 @@ def mixup_source(
         labels: Their classes.
         config: Folders and device of the run.
     """
+    numbers = (scheme.per_class, scheme.n_shuffles, scheme.weights_per_sample)
+    if scheme.kind == "logits":
+        return sc.LogitMixup(outputs, labels, *numbers)
     device = outputs.logits.device
     net = trained_network(*network, config).to(device)
     set_memory_format(net, torch.channels_last)
-    numbers = (scheme.per_class, scheme.n_shuffles, scheme.weights_per_sample)
     if scheme.kind == "features":
         head = cast(nn.Linear, net.get_submodule("head"))
         return sc.FeatureMixup(head, outputs, labels, *numbers)

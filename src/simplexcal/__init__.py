@@ -19,7 +19,7 @@ from simplexcal.calibrators import (
 )
 from simplexcal.concrete import Concrete, Moments
 from simplexcal.evaluation import Evaluation, OODEvaluation, evaluate, evaluate_ood, tabulate
-from simplexcal.mixup import FeatureMixup, InputMixup
+from simplexcal.mixup import FeatureMixup, InputMixup, LogitMixup
 from simplexcal.model import CalibratedModel, calibrate, load, load_calibrator
 from simplexcal.types import Outputs, Prediction
 
@@ -36,6 +36,7 @@ __all__ = [  # noqa: RUF022 - in groups
     "Outputs",
     "InputMixup",
     "FeatureMixup",
+    "LogitMixup",
     # The methods.
     "CALIBRATORS",
     "Calibrator",

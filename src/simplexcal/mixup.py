@@ -1,4 +1,4 @@
-"""Multi-Mixup: samples on the whole probability simplex, mixed from one sample of every class.
+"""Multi-Mixup: samples on the whole probability simplex, mixed from one sample of each class.
 
 x̃ = Σ_k w_k x^(k),  π̃ = w ~ Dirichlet(β, …, β)   (Esaki et al. 2024, Sec. 4.3.1 and Appendix B).
 
@@ -7,15 +7,23 @@ shuffled S times, and the r-th of every class are mixed. So one batch gives R·S
 matrix product, (R·S, K·R) times (K·R, …). With so many classes that this matrix would be too large,
 R is smaller. Memory is bounded by the batches that are mixed at a time, not by the number of mixup
 samples. Weights are drawn, and returned, as logarithms: small β never gives -∞.
+
+A class without a sample is left out. The weights are then those of the other classes, and so are
+the logits of a mixup sample. This loses nothing: π_k ∝ exp((g_k + G_k) / λ), so the probabilities
+of some of the classes, divided by their sum, again have a Concrete distribution, with the logits of
+these classes and the same λ. (The same holds for the Dirichlet distribution.)
 """
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple
+from copy import copy
+from itertools import chain
+from typing import NamedTuple, Self, cast
 
 import torch
 from torch import Generator, Tensor, nn
+from torch.func import functional_call
 
 from simplexcal._chunking import join
 from simplexcal._validation import check_generator, check_labels, warn_caller
@@ -26,18 +34,21 @@ from simplexcal.types import Outputs
 FORWARD_BATCH = 4096  # inputs of one forward pass
 MAX_MATRIX = 2**24  # numbers in one mixing matrix
 MAX_AT_A_TIME = 2**24  # numbers in the mixing matrices, and in the batches, that are held at a time
-
-
-class MissingClassError(ValueError):
-    """A class has no sample, and Multi-Mixup mixes one of each."""
+MAX_DEPTH = 200.0  # A logit further below the largest counts as one just there, in nats.
+# A head gives the logits if the difference is below this share of them (root mean squares). It is
+# 0.2 % for outputs in bfloat16, and 1.7 % if the demo's network lacks its small biases.
+MAX_HEAD_ERROR = 0.01
+HEAD_DEPTH = 15.0  # Classes further down are not compared: saved probabilities end about there.
+HEAD_ROWS = 256  # So many outputs, or up to twice as many, are compared.
 
 
 class MixupBatch(NamedTuple):
-    """Mixup samples.
+    """Mixup samples of the C classes that are mixed; mostly these are all K.
 
     Attributes:
-        outputs: The network's outputs for n mixup samples.
-        log_weights: Logarithms of the weights of the classes, (n, K).
+        outputs: The network's outputs for n mixup samples: the logits of the mixed classes alone,
+            (n, C), and all features, (n, D).
+        log_weights: Logarithms of the weights of the mixed classes, (n, C).
     """
 
     outputs: Outputs
@@ -45,7 +56,9 @@ class MixupBatch(NamedTuple):
 
 
 class Mixup(ABC):
-    """A source of mixup samples.
+    """A source of mixup samples of the classes that have samples.
+
+    It warns of those that have none.
 
     Args:
         samples: What is mixed, one row for each label.
@@ -56,8 +69,13 @@ class Mixup(ABC):
         weights_per_sample: Draw a weight vector for each mixup sample. Otherwise the R mixup
             samples of a shuffle share one, as in the paper's Algorithm 1.
 
+    Attributes:
+        n_classes: Number of classes, K.
+        classes: Numbers of the classes that are mixed, in ascending order, (C,).
+        members: Row numbers of the samples of each class that is mixed.
+
     Raises:
-        MissingClassError: If a class has no sample.
+        ValueError: If fewer than two classes have a sample.
     """
 
     def __init__(
@@ -73,12 +91,10 @@ class Mixup(ABC):
         self.per_class = per_class
         self.n_shuffles = n_shuffles
         self.weights_per_sample = weights_per_sample
-        self.members = _rows_by_class(labels, len(samples), n_classes)
-
-    @property
-    def n_classes(self) -> int:
-        """Number of classes, K."""
-        return len(self.members)
+        self.n_classes = n_classes
+        rows_by_class = _rows_by_class(labels, len(samples), n_classes)
+        self.classes = _mixed_classes(rows_by_class)
+        self.members = [rows_by_class[c] for c in self.classes.tolist()]
 
     def sample(self, beta: float, n_samples: int, generator: Generator | None = None) -> MixupBatch:
         """Return mixup samples with weights from Dirichlet(β, …, β).
@@ -93,7 +109,7 @@ class Mixup(ABC):
                 f"`beta` and `n_samples` must be positive; got {beta} and {n_samples}."
             )
         check_generator(generator)
-        k = self.n_classes
+        k = len(self.classes)
         affordable = math.isqrt(MAX_MATRIX // (k * self.n_shuffles))
         per_class = min(self.per_class, max(1, affordable))
         batch_size = per_class * self.n_shuffles
@@ -103,13 +119,13 @@ class Mixup(ABC):
         counts = [min(at_a_time, n_batches - i) for i in range(0, n_batches, at_a_time)]
         parts = (self._mix(beta, count, per_class, generator) for count in counts)
         log_weights, *outputs = join(parts, n_samples)
-        return MixupBatch(Outputs(*outputs), log_weights)
+        return MixupBatch(self._of_mixed_classes(Outputs(*outputs)), log_weights)
 
     def _mix(
         self, beta: float, n_batches: int, per_class: int, generator: Generator | None
     ) -> tuple[Tensor, ...]:
         """Return ln w, the logits and, where there are any, the features of mixup samples."""
-        k = self.n_classes
+        k = len(self.classes)
         rows = _balanced_batches(self.members, n_batches, per_class, generator)
         n_weights = n_batches * self.n_shuffles
         if self.weights_per_sample:
@@ -130,6 +146,13 @@ class Mixup(ABC):
     def _outputs(self, mixed: Tensor) -> Outputs:
         """Return the network's outputs for mixup samples."""
 
+    def _of_mixed_classes(self, outputs: Outputs) -> Outputs:
+        """Return the outputs with the logits of the mixed classes alone."""
+        if len(self.classes) == self.n_classes:
+            return outputs
+        logits = outputs.logits[:, self.classes.to(outputs.logits.device)]
+        return Outputs(logits, outputs.features)
+
 
 class InputMixup(Mixup):
     """Mix raw inputs and run the network on the mixup samples, as the paper does.
@@ -139,15 +162,15 @@ class InputMixup(Mixup):
     Args:
         backbone: Returns the outputs for inputs, as a Backbone does.
         inputs: What is mixed, a floating-point tensor (N, …).
-        labels: The class of each input, (N,); every class must be present.
+        labels: The class of each input, (N,), at least two classes.
         per_class: Samples of each class in a balanced batch, R.
         n_shuffles: Shuffles of a balanced batch, S.
         weights_per_sample: Draw a weight vector for each mixup sample. Otherwise the R mixup
             samples of a shuffle share one, as in the paper's Algorithm 1.
 
     Raises:
-        MissingClassError: If a class has no sample.
         TypeError: If the inputs cannot be mixed.
+        ValueError: If fewer than two classes have a sample.
     """
 
     def __init__(
@@ -174,15 +197,15 @@ class FeatureMixup(Mixup):
     Args:
         head: The last linear layer, ``backbone.head``.
         outputs: The network's outputs, with features.
-        labels: The class of each input, (N,); every class must be present.
+        labels: The class of each input, (N,), at least two classes.
         per_class: Samples of each class in a balanced batch, R.
         n_shuffles: Shuffles of a balanced batch, S.
         weights_per_sample: Draw a weight vector for each mixup sample. Otherwise the R mixup
             samples of a shuffle share one, as in the paper's Algorithm 1.
 
     Raises:
-        MissingClassError: If a class has no sample.
-        ValueError: If there are no features, or the head does not fit them.
+        ValueError: If there are no features, the head does not turn them into the logits, or fewer
+            than two classes have a sample.
     """
 
     def __init__(
@@ -197,7 +220,7 @@ class FeatureMixup(Mixup):
         if outputs.features is None:
             raise ValueError(
                 "`outputs` must have features to mix; got logits alone. "
-                "Extract them with simplexcal.extract, or fit without mixup."
+                "Extract them with simplexcal.extract, or use LogitMixup."
             )
         if (head.in_features, head.out_features) != (outputs.n_features, outputs.n_classes):
             raise ValueError(
@@ -205,20 +228,99 @@ class FeatureMixup(Mixup):
                 f"it maps {head.in_features} to {head.out_features}. "
                 "Pass the layer that made these logits, backbone.head."
             )
+        error = head_error(head, outputs)
+        if error > MAX_HEAD_ERROR:
+            raise ValueError(
+                "`head` must turn the features of `outputs` into their logits; "
+                f"it is off by {error:.0%}. Pass the layer that made these logits, backbone.head."
+            )
         k = outputs.n_classes
         super().__init__(outputs.features, labels, k, per_class, n_shuffles, weights_per_sample)
-        # Reading a parametrized weight may compute it, and in training mode change it.
-        with frozen(head):
-            self.weight = head.weight.detach()
-            self.bias: Tensor | None = None
-            if head.bias is not None:
-                self.bias = head.bias.detach()
+        self.head = head
 
     def _outputs(self, mixed: Tensor) -> Outputs:
-        bias = self.bias
-        if bias is not None:
-            bias = bias.to(mixed)
-        return Outputs(nn.functional.linear(mixed, self.weight.to(mixed), bias), mixed)
+        return Outputs(_apply_head(self.head, mixed), mixed)
+
+
+class LogitMixup(Mixup):
+    """Mix logits, where there are no features: features := logits, last layer := identity.
+
+    The branch then reads ``logit_features`` of the logits. Both the logits and the features of a
+    mixup sample are these, in one tensor where every class has a sample.
+
+    Args:
+        outputs: The network's outputs; their features are not used.
+        labels: The class of each input, (N,), at least two classes.
+        per_class: Samples of each class in a balanced batch, R.
+        n_shuffles: Shuffles of a balanced batch, S.
+        weights_per_sample: Draw a weight vector for each mixup sample. Otherwise the R mixup
+            samples of a shuffle share one, as in the paper's Algorithm 1.
+
+    Raises:
+        ValueError: If fewer than two classes have a sample.
+    """
+
+    def __init__(
+        self,
+        outputs: Outputs,
+        labels: Tensor,
+        per_class: int = 100,
+        n_shuffles: int = 10,
+        weights_per_sample: bool = True,
+    ) -> None:
+        self.logits = outputs.logits.detach()
+        samples = logit_features(self.logits)
+        k = outputs.n_classes
+        super().__init__(samples, labels, k, per_class, n_shuffles, weights_per_sample)
+
+    def at_temperature(self, temperature: Tensor | float) -> Self:
+        """Return a source that mixes the logits divided by a temperature.
+
+        Args:
+            temperature: T of temperature scaling, so that the scale of the logits does not matter.
+        """
+        scaled = copy(self)
+        scaled.samples = logit_features(self.logits, temperature)
+        return scaled
+
+    def _outputs(self, mixed: Tensor) -> Outputs:
+        return Outputs(logit_features(mixed))
+
+    def _of_mixed_classes(self, outputs: Outputs) -> Outputs:
+        return super()._of_mixed_classes(Outputs(outputs.logits, outputs.logits))
+
+
+def logit_features(logits: Tensor, temperature: Tensor | float = 1.0) -> Tensor:
+    """Return logits as the features that a branch reads, between -200 and 0, (..., K).
+
+    They are the distances to the largest logit, divided by the temperature. A class further down
+    than 200 nats is masked by the network, as by -1e9, and counts as one just there. So neither a
+    constant in the logits nor, at the temperature of temperature scaling, their scale matters.
+
+    Args:
+        logits: (..., K), of any size.
+        temperature: T of temperature scaling.
+    """
+    # Subtracting first is exact near the largest logit, also where that is huge. The difference of
+    # extreme logits may be -∞, which is just another masked class.
+    below = logits - logits.amax(-1, keepdim=True)
+    return (below / temperature).clamp_min(-MAX_DEPTH)
+
+
+def head_error(head: nn.Linear, outputs: Outputs) -> float:
+    """Return by how much a layer misses the logits, relative to them (root mean squares).
+
+    A constant in each row does not count.
+
+    Args:
+        head: The layer.
+        outputs: Outputs with the features that the layer takes.
+    """
+    some = outputs[:: max(1, len(outputs) // HEAD_ROWS)]
+    expected = _centred(some.logits)
+    found = _centred(_apply_head(head, cast(Tensor, some.features)))
+    difference = (found - expected).square().mean().sqrt()
+    return float(difference / expected.square().mean().sqrt())
 
 
 def log_dirichlet(beta: float, n: int, k: int, generator: Generator | None = None) -> Tensor:
@@ -250,7 +352,7 @@ def make_mixup(
     """Return a source of mixup samples with the default settings.
 
     Args:
-        kind: What is mixed, "features" or "inputs"; None gives None.
+        kind: What is mixed, "features", "inputs" or "logits"; None gives None.
         backbone: The network.
         inputs: Batches of its inputs, for "inputs".
         outputs: Its outputs for all inputs. Those for mixup samples are put on the same device.
@@ -260,30 +362,31 @@ def make_mixup(
         return None
     if kind == "features":
         return FeatureMixup(backbone.head, outputs, labels)
+    if kind == "logits":
+        return LogitMixup(outputs, labels)
     device = outputs.logits.device
     return InputMixup(lambda x: backbone(x).to(device), torch.cat(inputs), labels)
 
 
-def mixup_or_none(make: Callable[[], Mixup | None], needed: bool) -> Mixup | None:
-    """Return a source of mixup samples, or None with a warning where a class is missing.
+def _apply_head(head: nn.Linear, features: Tensor) -> Tensor:
+    """Return what the layer itself makes of features, in their dtype and on their device.
 
-    Args:
-        make: Returns the source.
-        needed: The fit cannot do without: a missing class is an error.
-
-    Raises:
-        MissingClassError: If a class has no sample and the source is needed.
+    The layer is called, since subclasses of nn.Linear compute more than weight and bias: cosine
+    heads, LoRA.
     """
-    try:
-        return make()
-    except MissingClassError as error:
-        if needed:
-            raise
-        warn_caller(
-            f"{error} This fit goes on without mixup: "
-            "its uncertainties are those of the likelihood head."
-        )
-        return None
+    tensors = dict(chain(head.named_parameters(), head.named_buffers()))
+    floating = {name: x.to(features) for name, x in tensors.items() if x.is_floating_point()}
+    # In training mode a call may change a parametrized weight.
+    with frozen(head):
+        logits: Tensor = functional_call(head, floating, (features,))
+    return logits.to(features)
+
+
+def _centred(logits: Tensor) -> Tensor:
+    """Return the logits no deeper than HEAD_DEPTH, in float64 and around zero in each row."""
+    logits = logits.double()
+    depth = (logits - logits.amax(-1, keepdim=True)).clamp_min(-HEAD_DEPTH)
+    return depth - depth.mean(-1, keepdim=True)
 
 
 def _check_mixable(inputs: object) -> None:
@@ -303,17 +406,37 @@ def _check_mixable(inputs: object) -> None:
 def _rows_by_class(labels: Tensor, n: int, k: int) -> list[Tensor]:
     """Return the row numbers of the samples of each class."""
     labels = check_labels(labels, n, k).cpu()
-    members = [torch.nonzero(labels == c).squeeze(1) for c in range(k)]
-    missing = [str(c) for c, rows in enumerate(members) if len(rows) == 0]
-    if not missing:
-        return members
-    listed = ", ".join(missing[:10])
-    if len(missing) > 10:
+    order = labels.argsort(stable=True)
+    counts = labels.bincount(minlength=k)
+    return list(order.split(counts.tolist()))
+
+
+def _mixed_classes(rows_by_class: list[Tensor]) -> Tensor:
+    """Return the numbers of the classes that have samples, and warn of those that have none."""
+    counts = torch.tensor([len(rows) for rows in rows_by_class])
+    present = torch.nonzero(counts).squeeze(1)
+    missing = torch.nonzero(counts == 0).squeeze(1).tolist()
+    if missing:
+        warn_caller(
+            f"`labels` lack {_count(len(missing))} of {len(counts)}: {_listed(missing)}. "
+            "Multi-Mixup mixes the other classes; λ(x) has not seen the missing ones. "
+            "Add samples of them if their uncertainties matter."
+        )
+    return present
+
+
+def _count(n: int) -> str:
+    if n == 1:
+        return "1 class"
+    return f"{n} classes"
+
+
+def _listed(classes: list[int]) -> str:
+    """Return the numbers of the first ten classes."""
+    listed = ", ".join(map(str, classes[:10]))
+    if len(classes) > 10:
         listed += ", …"
-    raise MissingClassError(
-        "`labels` must hold every class, since Multi-Mixup mixes one sample of each; "
-        f"missing: {listed}. Add such samples, or fit without mixup (mixup=None)."
-    )
+    return listed
 
 
 def _balanced_batches(

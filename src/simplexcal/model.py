@@ -1,7 +1,7 @@
 """One call from a trained network to calibrated predictions, and the model that it returns."""
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,11 @@ from simplexcal._validation import check_count
 from simplexcal.backbone import Backbone, extract
 from simplexcal.backbone._forward import frame_to_array
 from simplexcal.calibrators import CALIBRATORS, Calibrator
+from simplexcal.calibrators.base import SEED
 from simplexcal.io import save_calibrator
 from simplexcal.io.native import check_fingerprint
 from simplexcal.io.native import load_calibrator as read_calibrator
-from simplexcal.mixup import make_mixup, mixup_or_none
+from simplexcal.mixup import make_mixup
 from simplexcal.onnx import export_model
 from simplexcal.types import Prediction
 
@@ -110,10 +111,12 @@ def calibrate(
         data: Labelled data; see `extract`.
         method: A key of CALIBRATORS, or a calibrator, which is then fitted itself.
         head: Name of the last linear layer; None finds it.
-        mixup: What is mixed for the methods that learn from mixup samples: "features", or
-            "inputs" as in the paper, which must be one floating-point tensor. None fits without
-            mixup. So does a fit that can do without if `data` lack a class; it then warns.
-        generator: Source of all randomness; torch's global one by default.
+        mixup: What is mixed for the methods that learn from mixup samples: "features"; "inputs"
+            as in the paper, which must be one floating-point tensor; or "logits", which is also
+            what None means for a method that can do without features. Classes that `data` lack
+            are left out, with a warning.
+        generator: Source of all randomness. By default it has a fixed seed, so that the same data
+            give the same model, and torch's global state is the same before and after.
         progress: Show progress bars on stderr.
         batch_size: Size of the batches that a Dataset or a pair of tensors is divided into.
 
@@ -121,8 +124,8 @@ def calibrate(
         TypeError: If `data` are nothing that `extract` takes, or inputs cannot be mixed.
         ValueError: If an argument has no meaning, or the outputs or labels cannot be fitted to.
     """
-    if mixup not in (None, "features", "inputs"):
-        raise ValueError(f'`mixup` must be "features", "inputs" or None; got {mixup!r}.')
+    if mixup not in (None, "features", "inputs", "logits"):
+        raise ValueError(f'`mixup` must be "features", "inputs", "logits" or None; got {mixup!r}.')
     calibrator = _calibrator(method)
     backbone = Backbone(net, head)
     if not calibrator.uses_mixup:
@@ -131,15 +134,14 @@ def calibrate(
     recording: AbstractContextManager[object] = nullcontext()
     if mixup == "inputs":
         recording = _record_inputs(backbone, inputs)
-    with recording:
-        outputs, labels = extract(backbone, data, batch_size=batch_size, progress=progress)
-    # Reading head.weight might compute, and change, it: see torch.nn.utils.parametrizations.
-    device = next(backbone.head.parameters()).device
-    outputs = outputs.to(_fit_device(device))
-    source = mixup_or_none(
-        lambda: make_mixup(mixup, backbone, inputs, outputs, labels), calibrator.needs_mixup
-    )
-    calibrator.fit(outputs, labels, mixup=source, generator=generator, progress=progress)
+    with _random_state(generator):
+        with recording:
+            outputs, labels = extract(backbone, data, batch_size=batch_size, progress=progress)
+        # Reading head.weight might compute, and change, it: see torch.nn.utils.parametrizations.
+        device = next(backbone.head.parameters()).device
+        outputs = outputs.to(_fit_device(device))
+        source = make_mixup(mixup, backbone, inputs, outputs, labels)
+        calibrator.fit(outputs, labels, mixup=source, generator=generator, progress=progress)
     return CalibratedModel(backbone, calibrator)
 
 
@@ -194,6 +196,21 @@ def _fit_device(device: torch.device) -> torch.device:
     if device.type == "mps":
         return torch.device("cpu")
     return device
+
+
+@contextmanager
+def _random_state(generator: Generator | None) -> Iterator[None]:
+    """Without a generator, seed torch's global state on the CPU, and restore it at the end.
+
+    The library does not use this state, but a DataLoader takes the order of its samples from it. So
+    one that shuffles gives the same model twice.
+    """
+    if generator is not None:
+        yield
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(SEED)
+        yield
 
 
 def _record_inputs(backbone: Backbone, inputs: list[Tensor]) -> AbstractContextManager[object]:

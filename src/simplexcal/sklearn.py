@@ -82,7 +82,8 @@ class SimplexCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstim
         method: A key of CALIBRATORS, or a Calibrator. It must need no features.
         cv: The folds, as elsewhere in scikit-learn.
         n_jobs: Number of folds that are fitted in parallel.
-        random_state: Source of the calibrator's randomness.
+        random_state: Source of the calibrator's randomness: a seed, a RandomState, or None for
+            numpy's global one. The default gives the same calibrator for the same data.
 
     Attributes:
         estimator_: The fitted estimator.
@@ -98,7 +99,7 @@ class SimplexCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstim
         method: str | Calibrator = "sts",
         cv: Any = None,
         n_jobs: int | None = None,
-        random_state: Any = None,
+        random_state: Any = 0,
     ) -> None:
         self.estimator = estimator
         self.method = method

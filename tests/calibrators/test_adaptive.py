@@ -166,12 +166,6 @@ def test_the_same_generator_gives_the_same_bits_and_a_second_fit_forgets_the_fir
     assert not torch.equal(other(outputs).probs, once(outputs).probs)
 
 
-def test_a_generator_leaves_torchs_global_state_alone(generator: Generator) -> None:
-    before = torch.get_rng_state()
-    quick().fit(*simulate(40, 3, 4), generator=generator)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_labels_are_the_networks_own_and_probabilities_sum_to_one(
     dtype: torch.dtype, generator: Generator

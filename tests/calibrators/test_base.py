@@ -49,6 +49,22 @@ def test_the_dtype_of_a_prediction_follows_the_input_whatever_the_fit_had(
     )
 
 
+@every_method
+def test_without_a_generator_the_same_data_give_the_same_calibrator(
+    make: Callable[[], Calibrator],
+) -> None:
+    outputs, labels, mixup = simulate(torch.float32)
+    states = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        states.append(make().fit(outputs, labels, mixup=mixup).state_dict())
+        assert torch.equal(torch.get_rng_state(), before)
+    for name, value in states[0].items():
+        assert torch.equal(value, states[1][name]), name
+
+
+@pytest.mark.filterwarnings("ignore:`labels` lack")
 @pytest.mark.parametrize("method", ["ts", "ets", "pts", "adats", "sts"])
 def test_it_does_not_matter_how_far_down_a_masked_class_is(method: str) -> None:
     outputs, labels, _ = simulate(torch.float32)

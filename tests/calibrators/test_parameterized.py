@@ -141,23 +141,6 @@ def test_the_same_generator_gives_the_same_bits_and_a_second_fit_forgets_the_fir
     assert not torch.equal(other(outputs).probs, once(outputs).probs)
 
 
-def test_a_generator_leaves_torchs_global_state_alone(generator: Generator) -> None:
-    before = torch.get_rng_state()
-    quick().fit(*simulate(50, 3), generator=generator)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_without_a_generator_torchs_global_seed_counts() -> None:
-    outputs, labels = simulate(50, 3)
-    probs = []
-    with torch.random.fork_rng(devices=[]):
-        for seed in (1, 1, 2):
-            torch.manual_seed(seed)
-            probs.append(quick().fit(outputs, labels)(outputs).probs)
-    assert torch.equal(probs[0], probs[1])
-    assert not torch.equal(probs[0], probs[2])
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_labels_are_the_networks_own_and_probabilities_sum_to_one(
     dtype: torch.dtype, generator: Generator

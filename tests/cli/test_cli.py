@@ -116,8 +116,19 @@ def test_a_class_without_samples_is_a_warning(
         few[name] = arrays[name][rows]
     np.savez(folder / "few.npz", **few)  # type: ignore[arg-type]
     assert simplexcal("calibrate few.npz --input logits -o few.safetensors") == 0
-    assert "missing: 2. Add such samples" in capsys.readouterr().err
+    assert "`labels` lack 1 class of 3: 2. " in capsys.readouterr().err
     assert simplexcal("predict few.safetensors val.npz --input logits -o out.npz") == 0
+
+
+def test_a_last_layer_that_does_not_give_the_logits_is_rejected(
+    folder: Path, arrays: Arrays, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del arrays["head_bias"]
+    np.savez(folder / "unbiased.npz", **arrays)  # type: ignore[arg-type]
+    assert simplexcal("calibrate unbiased.npz --input logits -o net.safetensors") == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "`head_weight` and `head_bias` must turn `features` into `logits`; they are off" in said
+    assert not (folder / "net.safetensors").exists()
 
 
 def test_a_report_is_written(fitted: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -46,7 +46,8 @@ def simulate(seed: int = 0) -> tuple[Outputs, Tensor, FeatureMixup]:
     head.bias.data.zero_()
     labels = torch.arange(N) % K
     features = head.weight.data[labels] + torch.randn(N, D, generator=g)
-    outputs = Outputs(2 * features @ head.weight.data.T, features)
+    head.weight.data *= 2
+    outputs = Outputs(features @ head.weight.data.T, features)
     return outputs, labels, FeatureMixup(head, outputs, labels, per_class=5)
 
 

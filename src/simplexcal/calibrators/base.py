@@ -14,8 +14,10 @@ from torch import Generator, Tensor, nn
 
 from simplexcal._chunking import in_chunks
 from simplexcal._validation import NotFittedError, check_finite, check_generator, check_labels
-from simplexcal.mixup import Mixup
+from simplexcal.mixup import LogitMixup, Mixup
 from simplexcal.types import Outputs, Prediction, restore_argmax
+
+SEED = 0  # of a fit without a generator
 
 
 class Task(NamedTuple):
@@ -32,7 +34,7 @@ class Task(NamedTuple):
     outputs: Outputs
     labels: Tensor
     mixup: Mixup | None
-    generator: Generator | None
+    generator: Generator
     progress: bool
 
 
@@ -87,8 +89,10 @@ class Calibrator(nn.Module, ABC):
         Args:
             outputs: Outputs of the network for held-out inputs.
             labels: Their true classes, (N,).
-            mixup: Source of mixup samples for the methods that learn from them.
-            generator: Source of all randomness; torch's global state by default.
+            mixup: Source of mixup samples for the methods that learn from them. With LogitMixup,
+                or without one, a method that can do without features reads logits alone.
+            generator: Source of all randomness. By default it has a fixed seed, so that the same
+                data give the same calibrator; torch's global state is never used.
             progress: Show a progress bar.
 
         Raises:
@@ -98,8 +102,12 @@ class Calibrator(nn.Module, ABC):
         _check_outputs(outputs)
         labels = check_labels(labels, *outputs.logits.shape)
         self._check_mixup(mixup, outputs)
+        if self._reads_logits_alone(mixup):
+            outputs = Outputs(outputs.logits)
         _check_finite(outputs)
         check_generator(generator)
+        if generator is None:
+            generator = Generator().manual_seed(SEED)
         device = outputs.logits.device
         task = Task(outputs, labels.to(device), mixup, generator, progress)
         try:
@@ -177,6 +185,12 @@ class Calibrator(nn.Module, ABC):
     @abstractmethod
     def _predict(self, outputs: Outputs) -> Prediction: ...
 
+    def _reads_logits_alone(self, mixup: Mixup | None) -> bool:
+        """Return whether features, which only their mixup samples explain, are left out."""
+        if self.needs_features or not self.uses_mixup:
+            return False
+        return mixup is None or isinstance(mixup, LogitMixup)
+
     def _check_mixup(self, mixup: Mixup | None, outputs: Outputs) -> None:
         if mixup is None:
             if self.needs_mixup:
@@ -187,7 +201,13 @@ class Calibrator(nn.Module, ABC):
             return
         if not self.uses_mixup:
             return
-        check_n_features(outputs.n_features)
+        if not isinstance(mixup, LogitMixup):
+            check_n_features(outputs.n_features)
+        elif self.needs_features:
+            raise ValueError(
+                f"`mixup` must mix inputs or features: this {type(self).__name__} reads features; "
+                "got LogitMixup. Pass InputMixup or FeatureMixup."
+            )
         if mixup.n_classes != outputs.n_classes:
             raise ValueError(
                 f"`mixup` must mix the {outputs.n_classes} classes of `outputs`; it mixes "

@@ -14,7 +14,14 @@ from simplexcal.calibrators import CALIBRATORS, Calibrator, Uncalibrated
 from simplexcal.io import load_calibrator
 from simplexcal.io.native import check_fingerprint
 from simplexcal.io.tables import Inputs, Table, read_inputs, read_outputs, read_predictions
-from simplexcal.mixup import FeatureMixup, InputMixup, Mixup
+from simplexcal.mixup import (
+    MAX_HEAD_ERROR,
+    FeatureMixup,
+    InputMixup,
+    LogitMixup,
+    Mixup,
+    head_error,
+)
 from simplexcal.network_spec import NetworkSpec, load_backbone, reraise_as_input_error
 from simplexcal.types import Prediction
 
@@ -56,17 +63,26 @@ class Source:
         """Return the source of mixup samples, or None where there is none.
 
         Args:
-            kind: "inputs", "none", or "features", which needs the last layer and its inputs.
+            kind: "inputs", "logits", or "features", which needs the last layer and its inputs.
 
         Raises:
-            ValueError: Inputs are to be mixed without the network.
+            ValueError: Inputs are to be mixed without the network, or the last layer in a file
+                does not give the logits.
         """
         if kind == "inputs":
             return self._input_mixup()
         head = self.table.head
         outputs = self.table.outputs
-        if kind == "none" or head is None or outputs.features is None:
+        if kind == "logits":
+            return LogitMixup(outputs, self.labels)
+        if head is None or outputs.features is None:
             return None
+        error = head_error(head, outputs)
+        if error > MAX_HEAD_ERROR:
+            raise ValueError(
+                f"'{self.path}': `head_weight` and `head_bias` must turn `features` into `logits`; "
+                f"they are off by {error:.0%}. Save the last layer with its bias, or leave it out."
+            )
         return FeatureMixup(head, outputs, self.labels)
 
     def load(self, path: Path) -> tuple[str, Calibrator]:

@@ -34,7 +34,7 @@ class MixupKind(StrEnum):
 
     features = "features"
     inputs = "inputs"
-    none = "none"
+    logits = "logits"
 
 
 def check_method(method: str) -> str:

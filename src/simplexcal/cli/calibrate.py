@@ -26,7 +26,7 @@ from simplexcal.cli._options import (
 )
 from simplexcal.io import save_calibrator
 from simplexcal.metrics import nll
-from simplexcal.mixup import Mixup, mixup_or_none
+from simplexcal.mixup import Mixup
 
 
 def calibrate(
@@ -90,13 +90,17 @@ def list_methods() -> str:
     """Return the part of the help that names every method in CALIBRATORS."""
     methods = ", ".join(f"{key} ({method.title})" for key, method in CALIBRATORS.items())
     with_mixup = ", ".join(key for key, method in CALIBRATORS.items() if method.uses_mixup)
-    return f"METHOD is one of: {methods}. Mixup samples are used by: {with_mixup}."
+    return (
+        f"METHOD is one of: {methods}. Mixup samples are used by: {with_mixup}. "
+        "To mix features takes --model, or features and the last layer in DATA; "
+        "without them logits are mixed."
+    )
 
 
 def _mixup(calibrator: Calibrator, source: Source, kind: str) -> Mixup | None:
     if not calibrator.uses_mixup:
         return None
-    return mixup_or_none(lambda: source.mixup(kind), calibrator.needs_mixup)
+    return source.mixup(kind)
 
 
 def _nll(probs: Tensor, labels: Tensor) -> float:

@@ -33,7 +33,7 @@ TOP = 0.75
 # φ may grow like e^(-FADING a), and its error like the square of that.
 FADING = 0.1
 
-Real = TypeVar("Real", Tensor, Array)
+Real = TypeVar("Real", Tensor, Array, float)
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,8 @@ class Resolution:
         degree: Degree of the polynomials of u.
         rank: Number of terms r.
         terms: Number of terms of the Chebyshev series in ρ.
+        ratio_rank: Number of functions of ρ, M.
+        node_rank: Number of functions of z, Z.
     """
 
     stride: int
@@ -59,6 +61,8 @@ class Resolution:
     degree: int
     rank: int
     terms: int
+    ratio_rank: int
+    node_rank: int
 
     @property
     def stretch(self) -> float:
@@ -98,9 +102,20 @@ def locate(a: Tensor, r: Resolution, fading: Tensor) -> Classes:
         fading: FADING in their dtype, ().
     """
     near = a.clamp_min(-r.depth)
+    return Classes(a, log_weight(a, r, fading).exp(), r.variable(near))
+
+
+def log_weight(a: Tensor, r: Resolution, fading: Tensor) -> Tensor:
+    """Return the logarithm of the weight of classes, a - FADING a.
+
+    Args:
+        a: Shifted logits, (N, K).
+        r: How finely the integral is computed.
+        fading: FADING in their dtype, ().
+    """
+    near = a.clamp_min(-r.depth)
     # The factor is a tensor: in an exported graph a Python number is rounded to float32.
-    exponent = torch.addcmul(a, near, fading, value=-1)
-    return Classes(a, exponent.exp(), r.variable(near))
+    return torch.addcmul(a, near, fading, value=-1)
 
 
 def polynomials(r: Resolution, a: Array) -> Array:
@@ -111,7 +126,7 @@ def polynomials(r: Resolution, a: Array) -> Array:
         a: Shifted logits.
     """
     s = chebvander(r.variable(a), r.degree)
-    return np.exp(-FADING * a)[:, None] * s * _signs(r.degree + 1)
+    return np.exp(-FADING * a)[:, None] * s * signs(r.degree + 1)
 
 
 def series_in_ratio(values: Array) -> Array:
@@ -134,8 +149,12 @@ def margin(r: Resolution) -> int:
     return int(BEND * t / (1 + t) / SPACING)
 
 
-def _signs(n: int) -> Array:
-    """Return the signs of s_p = ±T_p."""
+def signs(n: int) -> Array:
+    """Return the signs of s_p = ±T_p.
+
+    Args:
+        n: Number of polynomials.
+    """
     return np.resize([1.0, 1.0, -1.0, -1.0], n)
 
 
@@ -165,11 +184,11 @@ def tangent_array(r: Resolution, n: int) -> Array:
         n: Number of coefficients.
     """
     offset = r.stretch - TOP
-    signs = _signs(n + 1)
+    sign = signs(n + 1)
     speed = poly2cheb([offset**2, 2 * offset, 1.0]) / (BEND * r.stretch)
-    slopes = [chebmul(speed, chebder(row)) for row in np.diag(signs[:n])]
+    slopes = [chebmul(speed, chebder(row)) for row in np.diag(sign[:n])]
     padded = np.stack([np.pad(row, (0, n + 1 - len(row))) for row in slopes])
-    return np.asarray((1 - FADING) * np.eye(n, n + 1) + signs * padded, np.float64)
+    return np.asarray((1 - FADING) * np.eye(n, n + 1) + sign * padded, np.float64)
 
 
 def as_tensors(

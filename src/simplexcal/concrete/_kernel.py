@@ -9,6 +9,9 @@ once:
 φ is e^(-a/10) times a polynomial of u(a) (``_chebyshev``). ψ is kept on the nodes z and as a
 Chebyshev series in ρ. Both come from one singular value decomposition of the tabulated
 distribution, which takes some milliseconds on first use.
+
+ψ in turn has low rank in ρ and in z (Tucker's decomposition): for one ρ it is a small matrix (R, Z)
+times Z functions of z. So what is computed again and again for one ρ is cheap (``_inversion``).
 """
 
 import math
@@ -27,10 +30,26 @@ from simplexcal.concrete._gumbel_sum import LAST_RATIO, SPACING, Array
 LAST_NODE = 46.0
 RESOLUTIONS = {
     torch.float32: Resolution(
-        stride=5, first_node=-5.0, reach=19.0, depth=24, degree=18, rank=16, terms=24
+        stride=5,
+        first_node=-5.0,
+        reach=19.0,
+        depth=24,
+        degree=18,
+        rank=16,
+        terms=24,
+        ratio_rank=15,
+        node_rank=14,
     ),
     torch.float64: Resolution(
-        stride=2, first_node=-7.5, reach=36.0, depth=30, degree=38, rank=34, terms=48
+        stride=2,
+        first_node=-7.5,
+        reach=36.0,
+        depth=30,
+        degree=38,
+        rank=34,
+        terms=48,
+        ratio_rank=34,
+        node_rank=40,
     ),
 }
 
@@ -47,6 +66,11 @@ class Kernel(NamedTuple):
         share: e^-a d(e^a φ_r)/da likewise, (R, P+1).
         nodes: e^-z ψ_r(ρ, z) as coefficients of T_t(ρ), (T·R, Q).
         derivative: Of the Chebyshev polynomials, dT/dρ = T @ derivative, (T, T).
+        curve: e^-a d²(e^a φ_r)/da² like share, (R, P+2).
+        ratio_functions: The M functions of ρ as coefficients of T_t(ρ), (T, M).
+        d_ratio_functions: Their derivatives likewise, (T, M).
+        core: The factors of e^-z ψ_r for each function of ρ and each function of z, (M, R·Z).
+        node_functions: The Z functions of z at the nodes, (Z, Q).
     """
 
     resolution: Resolution
@@ -57,6 +81,11 @@ class Kernel(NamedTuple):
     share: Tensor
     nodes: Tensor
     derivative: Tensor
+    curve: Tensor
+    ratio_functions: Tensor
+    d_ratio_functions: Tensor
+    core: Tensor
+    node_functions: Tensor
 
 
 def kernel_for(logits: Tensor) -> Kernel:
@@ -87,6 +116,10 @@ def _kernel(dtype: torch.dtype, n_nodes: int, device: torch.device) -> Kernel:
     nodes = r.first_node + spacing * np.arange(n_nodes, dtype=np.float64)
     phi, psi = _factors(r, nodes)
     series = _chebyshev.series_in_ratio(psi.reshape(len(psi), -1))[: r.terms]
+    share = phi.T @ _chebyshev.tangent_array(r, len(phi))
+    curve = share @ _chebyshev.tangent_array(r, len(phi) + 1)
+    functions, core, node_functions = _compress(r, psi, _relevance(nodes))
+    ratio_functions = _chebyshev.series_in_ratio(functions)[: r.terms]
     derivative = 2 / LAST_RATIO * np.pad(chebder(np.eye(r.terms)), ((0, 1), (0, 0)))
     (fading,) = _chebyshev.as_tensors(device, dtype, np.array(FADING))
     matrices = _chebyshev.as_tensors(
@@ -94,9 +127,14 @@ def _kernel(dtype: torch.dtype, n_nodes: int, device: torch.device) -> Kernel:
         _chebyshev.matrix_dtype(device),
         np.heaviside(nodes, 0.5),
         phi,
-        phi.T @ _chebyshev.tangent_array(r, len(phi)),
+        share,
         series.reshape(-1, n_nodes),
         derivative,
+        curve,
+        ratio_functions,
+        derivative @ ratio_functions,
+        core,
+        node_functions,
     )
     return Kernel(r, spacing, fading, *matrices)
 
@@ -112,7 +150,7 @@ def _factors(r: Resolution, nodes: Array) -> tuple[Array, Array]:
     steps = np.arange(-_chebyshev.margin(r), int(r.depth / SPACING) + 1)
     at_nodes = np.searchsorted(abscissae, nodes)
     nearness = np.exp(-2 * FADING * SPACING * steps)
-    relevance = 1 / (1 + np.exp(-excess[:, at_nodes] - nodes))
+    relevance = _relevance(nodes)
     polynomials = _chebyshev.polynomials(r, -SPACING * steps.astype(np.float64))
     basis, change = np.linalg.qr(nearness[:, None] * polynomials)
     tilted = np.exp(-excess[:, at_nodes[:, None] + steps])  # e^(z - a) h(z - a) at (ρ, z, a)
@@ -122,3 +160,26 @@ def _factors(r: Resolution, nodes: Array) -> tuple[Array, Array]:
     axes = directions[: r.rank].T
     psi = np.exp(-nodes)[:, None] * (fitted @ axes)
     return np.linalg.solve(change, axes), psi.transpose(0, 2, 1)
+
+
+def _relevance(nodes: Array) -> Array:
+    """Return 1 / (1 + h(z)) at each tabulated ρ and each node, (ρ, Q)."""
+    at_nodes = np.searchsorted(_gumbel_sum.abscissae(), nodes)
+    excess = _gumbel_sum.load()[:, at_nodes]
+    return np.asarray(1 / (1 + np.exp(-excess - nodes)), np.float64)
+
+
+def _compress(r: Resolution, psi: Array, relevance: Array) -> tuple[Array, Array, Array]:
+    """Return functions of ρ (ρ, M), core (M, R·Z) and functions of z (Z, Q).
+
+    Their product is e^-z ψ (ρ, R, Q): Tucker's decomposition, in weighted least squares.
+    """
+    n = len(psi)
+    weight = relevance.min(0)
+    weighted = psi * weight
+    by_node = weighted.transpose(2, 0, 1).reshape(len(weight), -1)
+    of_node = np.linalg.svd(by_node, full_matrices=False)[0][:, : r.node_rank]
+    by_ratio = (psi * relevance[:, None]).reshape(n, -1)
+    of_ratio = np.linalg.svd(by_ratio, full_matrices=False)[0][:, : r.ratio_rank]
+    core = of_ratio.T @ (weighted @ of_node).reshape(n, -1)
+    return of_ratio, core, (of_node / weight[:, None]).T

@@ -124,9 +124,20 @@ def moments(logits: Tensor, temperature: Tensor) -> Moments:
         logits: Location g, (N, K).
         temperature: λ, (N,).
     """
-    k = logits.shape[-1]
-    m, mean, slope = potential(logits, temperature)
-    a = shifted_logits(logits, temperature)
+    found = potential(logits, temperature)
+    return moments_at(shifted_logits(logits, temperature), found, temperature)
+
+
+def moments_at(a: Tensor, potential: Potential, temperature: Tensor) -> Moments:
+    """Return the moments, given the potential.
+
+    Args:
+        a: Shifted logits, (N, K).
+        potential: The potential there.
+        temperature: λ, (N,).
+    """
+    k = a.shape[-1]
+    m, mean, slope = potential
     excess = m - EULER_GAMMA
     hot = excess - (a * mean).sum(-1) - ratio(temperature) * slope
     expected_entropy = torch.where(temperature >= 1, hot, slope).clamp_min(0)
@@ -189,8 +200,7 @@ def potential(logits: Tensor, temperature: Tensor) -> Potential:
 
 def _integrand(kernel: Kernel, logits: Tensor, temperature: Tensor) -> Integrand:
     r = kernel.resolution
-    x = ratio(temperature).to(kernel.collect) * (2 / LAST_RATIO) - 1
-    series = _chebyshev_series(x, r.terms)
+    series = ratio_series(kernel, temperature)
     classes = locate(shifted_logits(logits, temperature), r, kernel.fading)
     ones = torch.ones_like(logits[:, :1])
     polynomials = sum_over_classes(ones, *classes, r, len(kernel.collect))
@@ -200,6 +210,17 @@ def _integrand(kernel: Kernel, logits: Tensor, temperature: Tensor) -> Integrand
     adjoint = (cdf @ kernel.nodes.T).unflatten(1, (series.shape[1], sums.shape[1]))
     coefficients = (series.unsqueeze(1) @ adjoint).squeeze(1) @ kernel.share
     return Integrand(classes, sums, series, cdf, adjoint, coefficients.to(classes.u))
+
+
+def ratio_series(kernel: Kernel, temperature: Tensor) -> Tensor:
+    """Return the Chebyshev polynomials T_t(ρ), (N, T).
+
+    Args:
+        kernel: The kernel.
+        temperature: λ, (N,).
+    """
+    x = ratio(temperature).to(kernel.collect) * (2 / LAST_RATIO) - 1
+    return _chebyshev_series(x, kernel.resolution.terms)
 
 
 def _normalise(mass: Tensor, logits: Tensor) -> Tensor:

@@ -13,8 +13,9 @@ from simplexcal._validation import (
     check_every,
     check_finite,
     check_float_tensor,
+    check_probs,
 )
-from simplexcal.concrete import _potential
+from simplexcal.concrete import _inversion, _potential
 from simplexcal.concrete._kernel import row_width
 from simplexcal.concrete._potential import Moments as Moments
 
@@ -48,22 +49,51 @@ class Concrete(Distribution):
         temperature: Tensor | float,
         validate_args: bool | None = None,
     ) -> None:
-        logits = check_float_tensor("logits", logits)
-        if isinstance(temperature, int | float):
-            temperature = logits.new_tensor(float(temperature))
-        temperature = check_float_tensor("temperature", temperature)
-        _check_shapes(logits, temperature)
-        validate = Distribution._validate_args
-        if validate_args is not None:
-            validate = validate_args
+        self.logits, self.temperature = _broadcast("logits", logits, temperature)
+        validate = _validates(validate_args)
         if validate:
-            _check_values(logits, temperature)
-        dtype = torch.promote_types(logits.dtype, temperature.dtype)
-        batch_shape = torch.broadcast_shapes(logits.shape[:-1], temperature.shape)
-        self.logits = logits.to(dtype).expand(*batch_shape, -1)
-        self.temperature = temperature.to(dtype).expand(batch_shape)
-        super().__init__(batch_shape, logits.shape[-1:], validate_args=False)
+            remedy = "Look for an overflow in the network; use -1e4 to mask a class."
+            check_finite("logits", self.logits, remedy)
+            _check_temperature(self.temperature)
+        batch_shape = self.temperature.shape
+        super().__init__(batch_shape, self.logits.shape[-1:], validate_args=False)
         self._validate_args = validate
+
+    @classmethod
+    def from_mean(
+        cls,
+        probs: Tensor,
+        temperature: Tensor | float,
+        validate_args: bool | None = None,
+    ) -> Self:
+        """Return the Concrete distribution with this mean and this temperature.
+
+        There is exactly one, up to a constant in the logits (docs/theory.md); the largest logit is
+        0. The mean is met to rounding, and the logits are differentiable, once, in both arguments.
+        A class with probability 0 is masked: its logit is so low that its mean is 0.
+
+        Args:
+            probs: The mean, (..., K).
+            temperature: Temperature λ > 0, (...,) or a number.
+            validate_args: Check the values of the arguments; by default torch.distributions'
+                setting.
+
+        Raises:
+            TypeError: If an argument is not floating-point.
+            ValueError: If shapes, devices or values do not fit.
+        """
+        probs, temperature = _broadcast("probs", probs, temperature)
+        validate = _validates(validate_args)
+        if validate:
+            check_probs(probs.reshape(-1, probs.shape[-1]))
+            _check_temperature(temperature)
+        d = cls(probs, temperature, validate_args=False)
+        d._validate_args = validate
+        rows, temperatures = d._rows()
+        width = _inversion.row_width(rows)
+        location = map_rows(_inversion.location, _log(rows), temperatures, width=width)
+        d.logits = location.view(probs.shape)
+        return d
 
     def expand(
         self,
@@ -201,38 +231,56 @@ class Concrete(Distribution):
         return self.logits.reshape(-1, self.logits.shape[-1]), self.temperature.reshape(-1)
 
 
-def _check_shapes(logits: Tensor, temperature: Tensor) -> None:
-    if logits.dim() < 1 or logits.shape[-1] < 2:
+def _validates(validate_args: bool | None) -> bool:
+    """Whether values are to be checked; by default torch.distributions' setting."""
+    if validate_args is None:
+        return bool(Distribution._validate_args)
+    return validate_args
+
+
+def _broadcast(name: str, values: Tensor, temperature: Tensor | float) -> tuple[Tensor, Tensor]:
+    """Return values (..., K) and temperatures (...,), of one dtype and one batch."""
+    values = check_float_tensor(name, values)
+    if isinstance(temperature, int | float):
+        temperature = values.new_tensor(float(temperature))
+    temperature = check_float_tensor("temperature", temperature)
+    _check_shapes(name, values, temperature)
+    dtype = torch.promote_types(values.dtype, temperature.dtype)
+    batch_shape = torch.broadcast_shapes(values.shape[:-1], temperature.shape)
+    return values.to(dtype).expand(*batch_shape, -1), temperature.to(dtype).expand(batch_shape)
+
+
+def _check_shapes(name: str, values: Tensor, temperature: Tensor) -> None:
+    if values.dim() < 1 or values.shape[-1] < 2:
         raise ValueError(
-            f"`logits` must have shape (..., K) with K >= 2 classes; got {tuple(logits.shape)}. "
+            f"`{name}` must have shape (..., K) with K >= 2 classes; got {tuple(values.shape)}. "
             "For a binary model with one output z, pass torch.stack([torch.zeros_like(z), z], -1)."
         )
-    if logits.device != temperature.device:
+    if values.device != temperature.device:
         raise ValueError(
-            f"`logits` and `temperature` must be on one device; got {logits.device} and "
+            f"`{name}` and `temperature` must be on one device; got {values.device} and "
             f"{temperature.device}. Move one with .to(device)."
         )
-    if not _broadcasts(logits, temperature):
+    if not _broadcasts(values, temperature):
         raise ValueError(
-            "`temperature` must have one value for each row of logits, shape "
-            f"{tuple(logits.shape[:-1])}; got {tuple(temperature.shape)}. A temperature of shape "
+            f"`temperature` must have one value for each row of {name}, shape "
+            f"{tuple(values.shape[:-1])}; got {tuple(temperature.shape)}. A temperature of shape "
             "(..., 1) needs .squeeze(-1)."
         )
 
 
-def _broadcasts(logits: Tensor, temperature: Tensor) -> bool:
+def _broadcasts(values: Tensor, temperature: Tensor) -> bool:
     """Whether the batches combine; a column (N, 1) is refused: it would make N × N of them."""
-    if logits.dim() > 1 and temperature.shape == (*logits.shape[:-1], 1):
+    if values.dim() > 1 and temperature.shape == (*values.shape[:-1], 1):
         return False
     try:
-        torch.broadcast_shapes(logits.shape[:-1], temperature.shape)
+        torch.broadcast_shapes(values.shape[:-1], temperature.shape)
     except RuntimeError:
         return False
     return True
 
 
-def _check_values(logits: Tensor, temperature: Tensor) -> None:
-    check_finite("logits", logits, "Look for an overflow in the network; use -1e4 to mask a class.")
+def _check_temperature(temperature: Tensor) -> None:
     check_every(
         "temperature",
         temperature,
@@ -240,6 +288,13 @@ def _check_values(logits: Tensor, temperature: Tensor) -> None:
         "positive and finite",
         "Use softplus or exp to make it positive.",
     )
+
+
+def _log(probs: Tensor) -> Tensor:
+    """Return ln p; where p = 0, the logarithm of a masked class, with derivative 0."""
+    positive = probs.clamp_min(torch.finfo(probs.dtype).tiny)
+    log_total = probs.sum(-1, keepdim=True).log()
+    return torch.where(probs > 0, positive.log() - log_total, _inversion.MASKED)
 
 
 def _check_simplex(value: Tensor, logits: Tensor) -> None:

@@ -1,0 +1,327 @@
+"""The location of the Concrete distribution that has a given mean.
+
+For every λ the mean map is one-to-one (docs/theory.md). Given the distribution Φ of the maximum
+(``_potential``), the mean of a class is a function f of its own location alone, the same for all
+classes. So one iteration takes one Newton step towards ln f(a_k) = ln p_k for every class, and
+computes Φ anew. Φ depends little on the locations once their maximum is fixed: the error falls by a
+factor of about 100 in each iteration. No system of equations is solved.
+
+ρ stays fixed meanwhile, so the kernel at ρ is computed once. With many classes, the iteration runs
+on a few points instead: the location is a smooth function of ln p, and a weighted sum over the
+points is the sum over the classes.
+"""
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.polynomial.chebyshev import chebpts2, chebvander
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from simplexcal.concrete import _potential
+from simplexcal.concrete._chebyshev import (
+    BEND,
+    FADING,
+    TOP,
+    Resolution,
+    as_tensors,
+    locate,
+    log_weight,
+    matrix_dtype,
+    signs,
+    sum_over_classes,
+    value_at_classes,
+)
+from simplexcal.concrete._kernel import Kernel, kernel_for
+from simplexcal.concrete._potential import Moments, Potential
+
+# After so many iterations the error of the mean is that of rounding, for every K and λ.
+N_STEPS = {torch.float32: 3, torch.float64: 6}
+# A class with probability 0 is so far below the largest, in units of max(1, λ).
+MASKED = -1e4
+
+
+class Points(NamedTuple):
+    """Where the iteration runs: at the classes, or at points between which a is smooth in ln p.
+
+    Args:
+        log_mean: ln p, less that of the largest class, (N, J).
+        multiplicity: How many classes a point stands for, (N, J) or (N, 1).
+    """
+
+    log_mean: Tensor
+    multiplicity: Tensor
+
+
+class Integrals(NamedTuple):
+    """What the integrals are made of at some locations, for N samples.
+
+    Args:
+        sums: Σ_i e^a_i φ_r(a_i), (N, R).
+        cdf: Φ(z) at the nodes, (N, Q).
+        projected: Σ_q Φ(z_q) times each function of z, (N, Z).
+    """
+
+    sums: Tensor
+    cdf: Tensor
+    projected: Tensor
+
+
+class Mean(NamedTuple):
+    """The mean f(a) of a class at each point, (N, J).
+
+    Args:
+        log_mean: ln f(a).
+        log_slope: d ln f / da for fixed Φ.
+    """
+
+    log_mean: Tensor
+    log_slope: Tensor
+
+
+class Inverse(NamedTuple):
+    """Locations with a given mean, and the potential there.
+
+    Args:
+        a: Shifted logits, (N, K).
+        potential: The potential and its derivatives; its mean is the given one.
+    """
+
+    a: Tensor
+    potential: Potential
+
+
+def row_width(probs: Tensor) -> int:
+    """Return how many numbers the inversion holds for a row.
+
+    Args:
+        probs: (..., K).
+    """
+    kernel = kernel_for(probs)
+    r = kernel.resolution
+    return r.rank * r.node_rank + 2 * kernel.nodes.shape[1] + 8 * probs.shape[-1]
+
+
+def location(log_mean: Tensor, temperature: Tensor) -> Tensor:
+    """Return the logits (N, K), the largest 0, with this mean; differentiable in both arguments.
+
+    Args:
+        log_mean: ln p with Σ_k p_k = 1, (N, K).
+        temperature: λ, (N,).
+    """
+    a = invert(log_mean.detach(), temperature.detach()).a
+    if torch.is_grad_enabled() and (log_mean.requires_grad or temperature.requires_grad):
+        a = _attach(a, log_mean, temperature)
+    return a * _potential.scale(temperature).unsqueeze(-1)
+
+
+def moments(probs: Tensor, log_mean: Tensor, temperature: Tensor) -> Moments:
+    """Return the moments of the distribution with this mean.
+
+    Args:
+        probs: The mean p, (N, K).
+        log_mean: ln p, (N, K).
+        temperature: λ, (N,).
+    """
+    a, potential = invert(log_mean, temperature)
+    return _potential.moments_at(a, potential._replace(mean=probs), temperature)
+
+
+@torch.no_grad()
+def invert(log_mean: Tensor, temperature: Tensor) -> Inverse:
+    """Return the shifted logits with this mean, and the potential there.
+
+    Args:
+        log_mean: ln p with Σ_k p_k = 1, (N, K).
+        temperature: λ, (N,).
+    """
+    kernel = kernel_for(log_mean)
+    functions = _potential.ratio_series(kernel, temperature)
+    at_ratio = _matrix(kernel, functions @ kernel.ratio_functions)
+    largest = log_mean.amax(-1, keepdim=True)
+    below = (log_mean - largest).clamp_min(MASKED)
+    points = _points(below, kernel.resolution)
+    a = _start(points.log_mean, temperature)
+    for _ in range(N_STEPS[log_mean.dtype]):
+        integrals = _integrate(kernel, at_ratio, points.multiplicity, a)
+        found = _mean(kernel, at_ratio, integrals, a)
+        residual = points.log_mean + largest - found.log_mean
+        a = a + residual / found.log_slope
+        a = a - a.amax(-1, keepdim=True)
+    last = _integrate(kernel, at_ratio, points.multiplicity, a)
+    value = kernel.spacing * (kernel.unit_step - last.cdf).sum(-1)
+    moved = _apply(last.sums, _matrix(kernel, functions @ kernel.d_ratio_functions))
+    slope = kernel.spacing * (moved * last.projected).sum(-1)
+    a = _at_classes(a - points.log_mean, below, kernel.resolution)
+    return Inverse(a, Potential(value.to(a), log_mean.exp(), slope.to(a)))
+
+
+def _start(log_mean: Tensor, temperature: Tensor) -> Tensor:
+    """Return a first approximation of a, off by about 0.1.
+
+    It has the limits: a = ln p for ρ = 0, a constant below it for deep classes, and a logarithm for
+    ρ = 1. Two constants are fitted to exact locations.
+    """
+    ratio = _potential.ratio(temperature).unsqueeze(-1)
+    slowness = (1 - ratio).clamp_min(1e-3)
+    depth = -torch.expm1(0.72 * slowness * log_mean) / slowness
+    return log_mean - torch.log1p(1.04 * ratio * ratio * depth)
+
+
+def _matrix(kernel: Kernel, functions: Tensor) -> Tensor:
+    """Return the kernel (N, R, Z), given its functions of ρ."""
+    matrices: Tensor = functions @ kernel.core
+    return matrices.view(len(matrices), kernel.resolution.rank, -1)
+
+
+def _apply(rows: Tensor, matrices: Tensor) -> Tensor:
+    """Return the product of each row with its own matrix."""
+    product: Tensor = rows.unsqueeze(1) @ matrices
+    return product.squeeze(1)
+
+
+def _integrate(
+    kernel: Kernel,
+    at_ratio: Tensor,
+    multiplicity: Tensor,
+    a: Tensor,
+) -> Integrals:
+    classes = locate(a, kernel.resolution, kernel.fading)
+    polynomials = sum_over_classes(multiplicity, *classes, kernel.resolution, len(kernel.collect))
+    sums = polynomials.to(kernel.collect) @ kernel.collect
+    cdf = torch.exp(-(_apply(sums, at_ratio) @ kernel.node_functions))
+    return Integrals(sums, cdf, cdf @ kernel.node_functions.T)
+
+
+def _mean(
+    kernel: Kernel,
+    at_ratio: Tensor,
+    integrals: Integrals,
+    a: Tensor,
+) -> Mean:
+    r = kernel.resolution
+    adjoint = (at_ratio @ integrals.projected.unsqueeze(-1)).squeeze(-1)
+    share = (adjoint @ kernel.share).to(a)
+    curve = (adjoint @ kernel.curve).to(a)
+    # Without the weights nothing underflows.
+    unweighted = locate(a, r, kernel.fading)._replace(weight=torch.ones_like(a))
+    tilted = value_at_classes(share, *unweighted, r)
+    log_mean = tilted.log() + log_weight(a, r, kernel.fading) + math.log(kernel.spacing)
+    return Mean(log_mean, value_at_classes(curve, *unweighted, r) / tilted)
+
+
+def _points(below: Tensor, r: Resolution) -> Points:
+    """Return the classes themselves, or Chebyshev points where these are fewer."""
+    n_points = r.degree + 2
+    if below.shape[-1] <= n_points:
+        return Points(below, torch.ones_like(below[:, :1]))
+    log_mean, to_multiplicity, _ = _chebyshev_points(r, below.dtype, below.device)
+    weight = log_weight(below, r, below.new_tensor(FADING)).exp()
+    ones = torch.ones_like(below[:, :1])
+    x = _variable(below, r)
+    polynomials = sum_over_classes(ones, below, weight, x, r, n_points)
+    multiplicity = (polynomials.to(to_multiplicity) @ to_multiplicity).to(below)
+    return Points(log_mean.expand(len(below), -1), multiplicity)
+
+
+def _at_classes(change: Tensor, below: Tensor, r: Resolution) -> Tensor:
+    """Return the locations of the classes, given a - ln p at the points."""
+    if change.shape == below.shape:
+        return below + change
+    _, _, to_coefficients = _chebyshev_points(r, below.dtype, below.device)
+    coefficients = (change.to(to_coefficients) @ to_coefficients).to(below)
+    x = _variable(below, r)
+    a = below + value_at_classes(coefficients, below, torch.ones_like(below), x, r)
+    return a - a.amax(-1, keepdim=True)
+
+
+def _variable(below: Tensor, r: Resolution) -> Tensor:
+    """Return u of the classes, stretched so that it is 1 for ln p = 0 and -1 at the last point."""
+    last = _last_point(r)
+    lowest = r.variable(last)
+    u = r.variable(below.clamp_min(last))
+    return 2 / (TOP - lowest) * (u - lowest) - 1
+
+
+def _last_point(r: Resolution) -> float:
+    """Return ln p of the last point; a class there is still above the depth of the kernel."""
+    return 4.0 - r.depth
+
+
+@cache
+def _chebyshev_points(
+    r: Resolution, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return ln p at the points (J,), the matrix to their multiplicities and that to coefficients."""
+    n_points = r.degree + 2
+    x = chebpts2(n_points)
+    lowest = r.variable(_last_point(r))
+    u = lowest + (x + 1) / 2 * (TOP - lowest)
+    t = (u - TOP) / r.stretch
+    log_mean = BEND * t / (1 + t)
+    inverse = np.linalg.inv(chebvander(x, n_points - 1) * signs(n_points))
+    to_multiplicity = inverse * np.exp((FADING - 1) * log_mean)
+    (points,) = as_tensors(device, dtype, log_mean)
+    matrices = as_tensors(device, matrix_dtype(device), to_multiplicity, inverse.T)
+    return points, matrices[0], matrices[1]
+
+
+def _attach(a: Tensor, log_mean: Tensor, temperature: Tensor) -> Tensor:
+    """Return a with its derivatives in both arguments, by the implicit function theorem."""
+    logits = a * _potential.scale(temperature).unsqueeze(-1)
+    every_class = torch.arange(a.shape[-1], device=a.device).expand(a.shape)
+    found = _potential.log_mean_at(logits, temperature, every_class)
+    return attach_derivatives(log_mean - found, a, temperature.detach())
+
+
+class _Implicit(Function):
+    """a as a function of the residual ln p - ln f(a), which is 0: da = H^-1 (p · d residual).
+
+    H = ∂²m/∂a² = D - W, where D is diagonal, the slope of f for fixed Φ, and W_kj = ∫ Φ h_k′ h_j′.
+    The backward pass solves H x = grad by D x = grad + W x, which converges as the inversion does.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        residual: Tensor,
+        a: Tensor,
+        temperature: Tensor,
+    ) -> Tensor:
+        ctx.save_for_backward(a, temperature)
+        return a.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        a, temperature = ctx.saved_tensors
+        kernel = kernel_for(a)
+        r = kernel.resolution
+        functions = _potential.ratio_series(kernel, temperature) @ kernel.ratio_functions
+        at_ratio = _matrix(kernel, functions)
+        integrals = _integrate(kernel, at_ratio, torch.ones_like(a[:, :1]), a)
+        at = _mean(kernel, at_ratio, integrals, a)
+        classes = locate(a, r, kernel.fading)
+        # x e^a φ(a) = p x / f(a) · e^a φ(a), in which nothing underflows.
+        per_mean = classes._replace(weight=(log_weight(a, r, kernel.fading) - at.log_mean).exp())
+        # The largest a is 0 whatever the arguments are.
+        at_largest = (a == 0) / (a == 0).sum(-1, keepdim=True)
+        grad = grad - at_largest * grad.sum(-1, keepdim=True)
+        x = grad / at.log_slope  # p x
+        for _ in range(N_STEPS[a.dtype]):
+            polynomials = sum_over_classes(x, *per_mean, r, kernel.share.shape[1])
+            moved = _apply(polynomials.to(kernel.share) @ kernel.share.T, at_ratio)
+            by_node = integrals.cdf * (moved @ kernel.node_functions)
+            adjoint = at_ratio @ (by_node @ kernel.node_functions.T).unsqueeze(-1)
+            coefficients = (adjoint.squeeze(-1) @ kernel.share).to(a)
+            product = kernel.spacing * value_at_classes(coefficients, *classes, r)  # W x
+            x = (grad + product) / at.log_slope
+        return x, None, None
+
+
+attach_derivatives: Callable[[Tensor, Tensor, Tensor], Tensor] = _Implicit.apply
