@@ -172,6 +172,7 @@ class Counts(nn.Module):
     mean: Tensor
     variance: Tensor
     last: Tensor
+    empty: Tensor | None
 
     def __init__(self) -> None:
         super().__init__()
@@ -188,6 +189,8 @@ class Counts(nn.Module):
         self.calls.data.add_(1)
         x = nn.functional.batch_norm(x, self.mean, self.variance, training=True)
         self.last = x
+        self.empty = x
+        self.register_buffer("cache", x, persistent=False)
         logits: Tensor = self.fc(x) * 1.0
         return logits
 
@@ -202,6 +205,8 @@ def test_buffers_that_the_network_updates_itself_stay(generator: torch.Generator
     extract(net, (x, torch.zeros(9, dtype=torch.long)), batch_size=3)
     assert state(net) == before
     assert net.last is last
+    assert net.empty is None
+    assert "cache" not in dict(net.named_buffers())
     assert torch.equal(last, torch.zeros(1, 4))
     with pytest.raises(RuntimeError, match="running_mean should contain"):
         backbone(torch.zeros(2, 7))

@@ -57,21 +57,27 @@ def frozen(net: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _buffers_restored(net: nn.Module) -> Iterator[None]:
-    """Give each buffer its value again, whether the network changed or replaced it."""
-    kept = []
-    for module in net.modules():
-        for name, buffer in module._buffers.items():
-            if buffer is not None:
-                kept.append((module, name, buffer, _copy(buffer)))
+    """Give each buffer its value again, whether the network changed, replaced or added it."""
+    kept = [(module, dict(module._buffers)) for module in net.modules()]
+    present = [x for _, buffers in kept for x in buffers.values() if x is not None]
+    copies = [_copy(buffer) for buffer in present]
     with torch.inference_mode(False), torch.no_grad():
         try:
             yield
         finally:
-            for module, name, buffer, copy in kept:
-                module._buffers[name] = buffer
+            for module, buffers in kept:
+                _put_back(module._buffers, buffers)
+            for buffer, copy in zip(present, copies, strict=True):
                 # Not every change raises the version of a tensor, so the values are compared.
                 if copy is not None and not _equal(buffer, copy):
                     buffer.copy_(copy)
+
+
+def _put_back(now: dict[str, Tensor | None], before: dict[str, Tensor | None]) -> None:
+    """Make the buffers of a module those that it had before."""
+    if list(map(id, now.values())) != list(map(id, before.values())):
+        now.clear()
+        now.update(before)
 
 
 def _copy(buffer: Tensor) -> Tensor | None:
