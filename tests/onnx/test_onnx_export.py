@@ -251,8 +251,10 @@ def test_the_largest_logit_keeps_the_strictly_largest_probability(
     assert (probs.gather(1, top) > probs.gather(1, next_to)).all()
 
 
-@pytest.mark.parametrize("method", ["ts", "sts"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("method", "dtype"),
+    [("ts", torch.float32), ("ts", torch.float64), ("sts", torch.float32)],
+)
 def test_the_label_is_the_most_probable_class_where_logits_are_one_step_apart(
     method: str, dtype: torch.dtype, tmp_path: Path
 ) -> None:
