@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from simplexcal import _validation, mixup
+from simplexcal.backbone import Backbone
 from simplexcal.concrete import Concrete
 from simplexcal.mixup import (
     FeatureMixup,
@@ -416,6 +417,98 @@ def test_rounded_outputs_and_a_constant_are_no_other_head(labels: Tensor, inputs
 def test_labels_are_checked() -> None:
     with pytest.raises(ValueError, match=r"Your labels start at 1: subtract 1"):
         _validation.check_labels(torch.tensor([1, 2, 3, 4]), 4, 4)
+
+
+class Normalised(nn.Module):
+    """A network with batch normalisation and dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(D)
+        self.dropout = nn.Dropout(0.5)
+        self.head = nn.Linear(D, K)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.isnan().any():
+            raise FloatingPointError("This network fails on NaN.")
+        logits: Tensor = self.head(self.dropout(self.norm(x.flatten(1))))
+        return logits
+
+
+def normalised_network() -> Normalised:
+    """Return a network in training mode whose running statistics are far from the inputs'."""
+    net = Normalised()
+    net.norm.running_mean = torch.linspace(-3, 3, D)
+    net.norm.running_var = torch.linspace(0.1, 9, D)
+    return net.train()
+
+
+def states(net: nn.Module) -> list[tuple[int, int, bytes]]:
+    """Return where each tensor of a network is, how often it was changed, and its bytes."""
+    found = []
+    for value in net.state_dict(keep_vars=True).values():
+        content = bytes(value.detach().contiguous().view(-1).view(torch.uint8).numpy())
+        found.append((value.data_ptr(), value._version, content))
+    return found
+
+
+@pytest.mark.parametrize("n_samples", [24, 20])
+def test_batch_statistics_normalise_each_balanced_batch_by_its_own(
+    n_samples: int, labels: Tensor, inputs: Tensor
+) -> None:
+    net = normalised_network()
+    source = InputMixup(Backbone(net), inputs, labels, 3, 4, batch_statistics=True)
+    found = source.sample(1.0, n_samples, torch.Generator().manual_seed(1)).outputs
+    plain = InputMixup(Linear(), inputs, labels, 3, 4)
+    mixed = plain.sample(1.0, 24, torch.Generator().manual_seed(1)).outputs.features
+    assert mixed is not None
+    parts = []
+    for batch in mixed.split(12):  # R·S
+        centred = batch - batch.mean(0)
+        parts.append(centred / (batch.var(0, correction=0) + net.norm.eps).sqrt())
+    assert found.features is not None
+    torch.testing.assert_close(found.features, torch.cat(parts)[:n_samples])
+
+
+def test_batch_statistics_change_nothing_of_the_network(labels: Tensor, inputs: Tensor) -> None:
+    net = normalised_network()
+    before = states(net)
+    InputMixup(Backbone(net), inputs, labels, 3, 4, batch_statistics=True).sample(1.0, 24)
+    assert states(net) == before
+    assert all(module.training for module in net.modules())
+
+
+def test_batch_statistics_change_nothing_of_a_network_that_fails(
+    labels: Tensor, inputs: Tensor
+) -> None:
+    net = normalised_network()
+    before = states(net)
+    inputs[1:] = torch.nan  # The first input is only looked at for the number of classes.
+    source = InputMixup(Backbone(net), inputs, labels, 3, 4, batch_statistics=True)
+    with pytest.raises(FloatingPointError):
+        source.sample(1.0, 24)
+    assert states(net) == before
+    assert all(module.training for module in net.modules())
+
+
+def test_without_batch_statistics_the_running_ones_normalise(
+    labels: Tensor, inputs: Tensor
+) -> None:
+    net = normalised_network()
+    found = InputMixup(Backbone(net), inputs, labels, 3, 4).sample(
+        1.0, 24, torch.Generator().manual_seed(1)
+    )
+    mixed = InputMixup(Linear(), inputs, labels, 3, 4).sample(
+        1.0, 24, torch.Generator().manual_seed(1)
+    )
+    assert found.outputs.features is not None
+    torch.testing.assert_close(found.outputs.features, net.eval().norm(mixed.outputs.features))
+
+
+def test_batch_statistics_need_a_network(labels: Tensor, inputs: Tensor) -> None:
+    backbone = Linear()
+    with pytest.raises(TypeError, match=r"`backbone` must be a Backbone .*got function\. Pass"):
+        InputMixup(lambda x: backbone(x), inputs, labels, batch_statistics=True)
 
 
 @pytest.mark.parametrize(("beta", "n"), [(0.0, 5), (-1.0, 5), (float("nan"), 5), (1.0, 0)])

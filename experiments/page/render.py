@@ -12,7 +12,7 @@ from experiments.config.methods import METHODS
 from experiments.config.run_config import RESULTS
 from experiments.config.settings import SETTINGS, TABLE1_SETTINGS
 from experiments.config.studies import STUDIES
-from experiments.page import comparisons, figures, mixup, ood, provenance, table1
+from experiments.page import comparisons, figures, mixup, normalisation, ood, provenance, table1
 from experiments.page.groups import Results, Table, read_results
 from experiments.pretraining import lenet5_variants
 
@@ -70,6 +70,7 @@ PAGES: dict[str, Context] = {
     "differences": provenance.context,
     "ood": ood.context,
     "mixup": mixup.context,
+    "normalisation": lambda _: normalisation.context(),
     "variants": comparisons.variants_context,
     "few-labels": comparisons.few_labels_context,
     "swapped": comparisons.swapped_context,

@@ -97,7 +97,7 @@ def evaluate_fit(
     ood = None
     if ood_set is not None:
         ood_outputs = read_ood_outputs(*network, ood_set, config)
-        ood = _ood_metrics(fitted, data.test, prediction, ood_outputs, network.seed)
+        ood = ood_metrics(fitted, data.test, prediction, ood_outputs, network.seed)
     correct = data.test.label == data.test_labels
     metrics = _finite(evaluate(prediction, data.test_labels).as_dict())
     calibration = fitted.predict(data.calibration)
@@ -107,7 +107,7 @@ def evaluate_fit(
         accuracy=correct.double().mean().item(),
         labels_preserved=_labels_preserved(prediction, data.test),
         metrics=Metrics.from_json(metrics, "The evaluation"),
-        calibration=_split_metrics(calibration, data.calibration_labels),
+        calibration=split_metrics(calibration, data.calibration_labels),
         bins=_bins(prediction, data.test_labels),
         betas=_beta_metrics(fitted, data),
         sampled=_sampled_metrics(fitted, data, network.seed),
@@ -136,8 +136,8 @@ def _beta_metrics(fitted: Fitted, data: SplitOutputs) -> list[BetaMetrics] | Non
     metrics = []
     for beta, calibrated in calibrator.each_beta().items():
         one = fitted._replace(calibrator=calibrated)
-        calibration = _split_metrics(one.predict(data.calibration), data.calibration_labels)
-        test = _split_metrics(one.predict(data.test), data.test_labels)
+        calibration = split_metrics(one.predict(data.calibration), data.calibration_labels)
+        test = split_metrics(one.predict(data.test), data.test_labels)
         metrics.append(BetaMetrics(beta, calibration, test))
     return metrics
 
@@ -151,13 +151,22 @@ def _sampled_metrics(fitted: Fitted, data: SplitOutputs, seed: int) -> SampledMe
     return SampledMetrics(**sampled_mean_scores(distribution, data.test_labels, seed))
 
 
-def _ood_metrics(
+def ood_metrics(
     fitted: Fitted,
     test: sc.Outputs,
     prediction: sc.Prediction,
     ood: sc.Outputs,
     seed: int,
 ) -> OodMetrics:
+    """Return how well a calibrator's scores detect out-of-distribution inputs.
+
+    Args:
+        fitted: The calibrator.
+        test: The network's outputs on the test split.
+        prediction: The calibrator's prediction for them.
+        ood: The network's outputs for out-of-distribution inputs.
+        seed: Decides the samples of the paper's estimate.
+    """
     calibrator = fitted.calibrator
     detected = evaluate_ood(prediction, fitted.predict(ood)).as_dict()
     sampled = None
@@ -179,7 +188,13 @@ def _labels_preserved(prediction: sc.Prediction, outputs: sc.Outputs) -> bool:
     return bool((largest & (prediction.label == outputs.label)).all())
 
 
-def _split_metrics(prediction: sc.Prediction, labels: Tensor) -> SplitMetrics:
+def split_metrics(prediction: sc.Prediction, labels: Tensor) -> SplitMetrics:
+    """Return three metrics of a prediction.
+
+    Args:
+        prediction: The prediction for the inputs of a split.
+        labels: Their classes.
+    """
     correct = prediction.label == labels
     overconfidence = (prediction.confidence - correct.to(prediction.confidence)).mean()
     return SplitMetrics(

@@ -120,7 +120,7 @@ def _fit(job: Job, data: SplitOutputs, config: RunConfig) -> Fitted:
         source = mixup_source(scheme, job.network, outputs, labels, config)
     generator = torch.Generator(device).manual_seed(job.seed)
     calibrator = make_calibrator(job.method, config.dry_run)
-    with _tensor_cores():
+    with tensor_cores():
         start = time.perf_counter()
         fitted = calibrator.fit(outputs, labels, mixup=source, generator=generator)
         _synchronize(device)
@@ -144,7 +144,7 @@ def _record(job: Job, fitted: Fitted, data: SplitOutputs, config: RunConfig) -> 
         method=job.method,
         ood_set=job.ood_set,
         calibrator=type(fitted.calibrator).__name__,
-        calibrator_settings=_plain_settings(fitted.calibrator),
+        calibrator_settings=plain_settings(fitted.calibrator),
         mixup=_mixup(method),
         mixup_dtype=_mixup_dtype(job, fitted.device),
         n_calibration=method.n_calibration,
@@ -152,7 +152,7 @@ def _record(job: Job, fitted: Fitted, data: SplitOutputs, config: RunConfig) -> 
         beta=_chosen_beta(fitted.calibrator),
         training=Training.from_json(training, f"The training of {job.network}"),
         dry_run=config.dry_run,
-        versions=_versions(),
+        versions=used_versions(),
         device=device_name(fitted.device),
         tf32=torch.device(fitted.device).type == "cuda",
         threads=torch.get_num_threads(),
@@ -161,8 +161,12 @@ def _record(job: Job, fitted: Fitted, data: SplitOutputs, config: RunConfig) -> 
     )
 
 
-def _plain_settings(calibrator: sc.Calibrator) -> dict[str, Any]:
-    """Return a calibrator's settings as JSON takes them."""
+def plain_settings(calibrator: sc.Calibrator) -> dict[str, Any]:
+    """Return a calibrator's settings as JSON takes them.
+
+    Args:
+        calibrator: The calibrator.
+    """
     settings: dict[str, Any] = {}
     for key, value in calibrator.settings.items():
         if is_dataclass(value) and not isinstance(value, type):
@@ -186,7 +190,8 @@ def _mixup_dtype(job: Job, device: str) -> str | None:
     return str(SETTINGS[job.setting].dtype(device)).removeprefix("torch.")
 
 
-def _versions() -> Versions:
+def used_versions() -> Versions:
+    """Return the versions of what this process uses."""
     return Versions(
         simplexcal=sc.__version__,
         torch=str(torch.__version__),
@@ -204,7 +209,7 @@ def _chosen_beta(calibrator: sc.Calibrator) -> float | None:
 
 
 @contextmanager
-def _tensor_cores() -> Iterator[None]:
+def tensor_cores() -> Iterator[None]:
     """Let a GPU round the factors of a branch's float32 products to 11 bits (TF32)."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = True

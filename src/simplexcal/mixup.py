@@ -16,7 +16,7 @@ these classes and the same λ. (The same holds for the Dirichlet distribution.)
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import copy
 from itertools import chain
 from typing import NamedTuple, Self, cast
@@ -28,7 +28,7 @@ from torch.func import functional_call
 from simplexcal._chunking import join
 from simplexcal._validation import check_generator, check_labels, warn_caller
 from simplexcal.backbone import Backbone
-from simplexcal.backbone._forward import frozen
+from simplexcal.backbone._forward import batch_normalised, frozen
 from simplexcal.types import Outputs
 
 FORWARD_BATCH = 4096  # inputs of one forward pass
@@ -167,9 +167,12 @@ class InputMixup(Mixup):
         n_shuffles: Shuffles of a balanced batch, S.
         weights_per_sample: Draw a weight vector for each mixup sample. Otherwise the R mixup
             samples of a shuffle share one, as in the paper's Algorithm 1.
+        batch_statistics: Run the network on R·S mixup samples at a time, and let its batch-norm
+            layers normalise them by their own mean and variance. Nothing of the network changes,
+            and dropout stays off. Otherwise the running statistics of the training normalise.
 
     Raises:
-        TypeError: If the inputs cannot be mixed.
+        TypeError: If the inputs cannot be mixed, or the backbone has no layers to normalise.
         ValueError: If fewer than two classes have a sample.
     """
 
@@ -181,14 +184,26 @@ class InputMixup(Mixup):
         per_class: int = 10,
         n_shuffles: int = 10,
         weights_per_sample: bool = False,
+        batch_statistics: bool = False,
     ) -> None:
         _check_mixable(inputs)
+        self.normalised: nn.Module | None = None
+        if batch_statistics:
+            self.normalised = _network(backbone)
         k = backbone(inputs[:1]).n_classes
         super().__init__(inputs, labels, k, per_class, n_shuffles, weights_per_sample)
         self.backbone = backbone
 
     def _outputs(self, mixed: Tensor) -> Outputs:
-        return Outputs.cat([self.backbone(inputs) for inputs in mixed.split(FORWARD_BATCH)])
+        if self.normalised is None:
+            return self._run(mixed.split(FORWARD_BATCH))
+        # No batch is smaller than R·S, since a mean of few mixup samples would be noise.
+        n_batches = max(1, len(mixed) // (self.per_class * self.n_shuffles))
+        with batch_normalised(self.normalised):
+            return self._run(mixed.tensor_split(n_batches))
+
+    def _run(self, batches: Iterable[Tensor]) -> Outputs:
+        return Outputs.cat([self.backbone(inputs) for inputs in batches])
 
 
 class FeatureMixup(Mixup):
@@ -400,6 +415,18 @@ def _check_mixable(inputs: object) -> None:
         f"`inputs` must be a floating-point tensor to be mixed; got {kind}. "
         "Normalise images to floats; for text or other inputs that cannot be mixed, "
         "use FeatureMixup."
+    )
+
+
+def _network(backbone: object) -> nn.Module:
+    """Return the network whose layers a backbone runs."""
+    if isinstance(backbone, Backbone):
+        return backbone.net
+    if isinstance(backbone, nn.Module):
+        return backbone
+    raise TypeError(
+        "`backbone` must be a Backbone or another torch.nn.Module for `batch_statistics`; "
+        f"got {type(backbone).__name__}. Pass Backbone(net)."
     )
 
 

@@ -18,11 +18,13 @@ from helpers.user_files import write
 from safetensors.torch import load_file, save_file
 
 from simplexcal.calibrators import CALIBRATORS
+from simplexcal.cli._inputs import read_source
 from simplexcal.demo import run as demo_run
 from simplexcal.demo.fashion_mnist import images_and_labels
 from simplexcal.demo.lenet5 import LeNet5, normalise
 from simplexcal.io import load_calibrator, save_calibrator
 from simplexcal.io.tables import read_predictions
+from simplexcal.mixup import FeatureMixup, LogitMixup
 
 MAKEFILE = Path(__file__).parents[2] / "Makefile"
 WEIGHTS = Path(demo_run.__file__).with_name("lenet5.safetensors")
@@ -105,6 +107,14 @@ def test_saved_outputs_with_their_last_layer_give_the_branch(folder: Path, array
         calibrator, _ = load_calibrator(f"{name}.safetensors")
         betas.append(float(calibrator.state_dict()["beta"]))
     assert betas == [1.0, 0.0]
+
+
+def test_what_is_mixed(folder: Path) -> None:
+    source = read_source(folder / "val.npz", "logits", None)
+    assert isinstance(source.mixup("features"), FeatureMixup)
+    assert isinstance(source.mixup("logits"), LogitMixup)
+    with pytest.raises(ValueError, match="--mixup inputs needs the network itself"):
+        source.mixup("inputs")
 
 
 def test_a_class_without_samples_is_a_warning(

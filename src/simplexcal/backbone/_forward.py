@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 _locks: "WeakKeyDictionary[nn.Module, Any]" = WeakKeyDictionary()  # one for each network
@@ -53,6 +54,30 @@ def frozen(net: nn.Module) -> Iterator[None]:
         finally:
             for module, mode in modes:
                 module.training = mode
+
+
+@contextmanager
+def batch_normalised(net: nn.Module) -> Iterator[None]:
+    """Freeze a network, but let its batch-norm layers use the statistics of each batch.
+
+    Without running statistics a batch-norm layer takes those of the batch, also in evaluation
+    mode. So the layers are without them here, and nothing counts or moves them.
+
+    Args:
+        net: The network.
+    """
+    with frozen(net):
+        layers = [module for module in net.modules() if isinstance(module, _BatchNorm)]
+        kept = [(layer, layer.running_mean, layer.running_var) for layer in layers]
+        try:
+            for layer in layers:
+                layer.running_mean = None
+                layer.running_var = None
+            yield
+        finally:
+            for layer, mean, var in kept:
+                layer.running_mean = mean
+                layer.running_var = var
 
 
 @contextmanager

@@ -35,11 +35,12 @@ class BranchCalibrator(Calibrator):
         pool_size: Mixup samples drawn for each β.
         resample: Draw new mixup samples whenever the pool is used up.
         lr_decay: Decay the learning rate to 0 along a cosine.
+        n_networks: Networks of each member, whose geometric mean is λ.
     """
 
     uses_mixup = True
     beta: Tensor  # of the member that was kept
-    branch: Branch | None
+    branch: Branch
 
     def __init__(
         self,
@@ -52,6 +53,7 @@ class BranchCalibrator(Calibrator):
         pool_size: int,
         resample: bool,
         lr_decay: bool,
+        n_networks: int = 1,
     ) -> None:
         super().__init__()
         self.betas = tuple(map(float, betas))
@@ -59,6 +61,9 @@ class BranchCalibrator(Calibrator):
             raise ValueError(
                 f"`betas` must be positive numbers; got {self.betas}. The paper tries 0.2 to 2.0."
             )
+        if n_networks < 1:
+            raise ValueError(f"`n_networks` must be at least 1; got {n_networks}.")
+        self.n_networks = n_networks
         self.widths = tuple(widths)
         self.n_steps = n_steps
         self.batch_size = batch_size
@@ -74,16 +79,16 @@ class BranchCalibrator(Calibrator):
         """Return a fitted calibrator for each β that the fit has tried."""
         if self.n_classes is None or not self.member_states:
             raise ValueError(
-                "There is no ensemble member for each β: they are there after a fit with mixup, "
-                "and a file keeps the chosen one alone. Fit again."
+                "There is no ensemble member for each β: they are there after a fit, and a file "
+                "keeps the chosen one alone. Fit again."
             )
         members = zip(self.betas, self.member_states, strict=True)
         return {beta: self._with_member(beta, state) for beta, state in members}
 
     @property
     def reads_features(self) -> bool:
-        """Whether there is a branch, which computes λ(x) from features."""
-        return self.branch is not None
+        """Whether the branch computes λ(x) from features, and not from logits."""
+        return self.n_features is not None
 
     def _with_member(
         self,
@@ -101,15 +106,17 @@ class BranchCalibrator(Calibrator):
 
     def _build(self, n_classes: int, n_features: int | None) -> None:
         self.register_buffer("beta", torch.zeros(()))
-        self.branch = None
-        if n_features is not None:
-            self.branch = Branch(1, n_features, self.widths)
+        self.branch = self._make_branch(1, n_features or n_classes)
         self.member_states = []
 
+    def _make_branch(self, n_members: int, n_features: int) -> Branch:
+        return Branch(n_members, n_features, self.widths, self.n_networks)
+
     def _fit_branch(self, task: Task, mixup: Mixup) -> None:
+        """Train the members on mixup samples, and keep one."""
         device = task.outputs.logits.device
         features = cast(Tensor, task.outputs.features)
-        members = Branch(len(self.betas), features.shape[1], self.widths).to(device)
+        members = self._make_branch(len(self.betas), features.shape[1]).to(device)
         members.initialise(task.generator)
         batches = mixup_batches(
             mixup,
@@ -133,7 +140,6 @@ class BranchCalibrator(Calibrator):
         if len(self.betas) > 1:
             best = self._smallest_ece(members, task)
         self.member_states = [members.member_state(i) for i in range(len(self.betas))]
-        self.branch = Branch(1, features.shape[1], self.widths).to(device)
         self.branch.load_state_dict(self.member_states[best])
         self.beta.fill_(self.betas[best])
 
@@ -154,7 +160,7 @@ class BranchCalibrator(Calibrator):
 
     @abstractmethod
     def _losses(self, members: Branch, batch: MemberBatch) -> Tensor:
-        """Return the mean loss of each member on its mixup samples (H,)."""
+        """Return the loss of each member on its mixup samples (H,)."""
 
     @abstractmethod
     def _means(

@@ -14,17 +14,20 @@ from simplexcal.mixup import Mixup
 from simplexcal.types import Outputs
 
 SMALLEST = 1e-6  # λ never underflows to 0.
+MAX_POOL = 2**27  # numbers in the mixup samples of one β
 
 
 class Branch(nn.Module):
     """λ = softplus(MLP(features)) for several ensemble members at once.
 
-    Every layer is one batched product.
+    A member is the geometric mean of several networks that differ in their first weights. Every
+    layer is one batched product.
 
     Args:
         n_members: H, one member for each β.
         n_features: D.
         widths: Hidden widths.
+        n_networks: B, networks of each member.
     """
 
     def __init__(
@@ -32,11 +35,14 @@ class Branch(nn.Module):
         n_members: int,
         n_features: int,
         widths: Sequence[int],
+        n_networks: int = 1,
     ) -> None:
         super().__init__()
+        self.n_networks = n_networks
+        n = n_members * n_networks
         sizes = [n_features, *widths, 1]
-        self.weights = nn.ParameterList(torch.zeros(n_members, i, o) for i, o in pairwise(sizes))
-        self.biases = nn.ParameterList(torch.zeros(n_members, 1, o) for o in sizes[1:])
+        self.weights = nn.ParameterList(torch.zeros(n, i, o) for i, o in pairwise(sizes))
+        self.biases = nn.ParameterList(torch.zeros(n, 1, o) for o in sizes[1:])
 
     @property
     def n_features(self) -> int:
@@ -55,7 +61,7 @@ class Branch(nn.Module):
             uniform_(bias, bound, generator)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return λ (H, n).
+        """Return λ of each network, (H, B, n).
 
         Args:
             features: Those of each member, (H, n, D), or the same for all members, (n, D).
@@ -64,11 +70,14 @@ class Branch(nn.Module):
             raise self._wrong_features(features.shape[-1])
         first, *others = zip(self.weights, self.biases, strict=True)
         weight, bias = first
-        x = features.to(weight.dtype).expand(len(weight), *features.shape[-2:])
+        n_members = len(weight) // self.n_networks
+        x = features.to(weight.dtype).expand(n_members, *features.shape[-2:])
+        x = x.repeat_interleave(self.n_networks, 0)
         x = torch.baddbmm(bias, x, weight)
         for weight, bias in others:
             x = torch.baddbmm(bias, torch.relu(x), weight)
-        return softplus(x.squeeze(-1)) + SMALLEST
+        temperatures = softplus(x.squeeze(-1)) + SMALLEST
+        return temperatures.view(n_members, self.n_networks, -1)
 
     def temperatures(self, outputs: Outputs) -> Tensor:
         """Return λ (H, N) in the dtype of the logits.
@@ -78,8 +87,10 @@ class Branch(nn.Module):
         """
         if outputs.features is None:
             raise self._wrong_features(None)
-        temperatures: Tensor = self(outputs.features)
-        return temperatures.to(outputs.logits)
+        temperatures: Tensor = self(outputs.features).to(outputs.logits)
+        if self.n_networks == 1:
+            return temperatures.squeeze(1)
+        return temperatures.log().mean(1).exp()
 
     def member_state(self, member: int) -> dict[str, Tensor]:
         """Return the state dict of a branch that has this member alone.
@@ -87,7 +98,8 @@ class Branch(nn.Module):
         Args:
             member: Number of the member.
         """
-        one = slice(member, member + 1)
+        start = member * self.n_networks
+        one = slice(start, start + self.n_networks)
         return {name: value[one].clone() for name, value in self.state_dict().items()}
 
     def _wrong_features(self, n_features: int | None) -> ValueError:
@@ -125,11 +137,14 @@ def mixup_batches(
     Args:
         mixup: Source of mixup samples.
         betas: One Dirichlet concentration for each ensemble member.
-        n_samples: Samples that are drawn for each β.
+        n_samples: Samples that are drawn for each β; fewer where they would be more than MAX_POOL
+            numbers.
         batch_size: Samples in a batch.
         generator: Source of randomness.
         resample: Draw new samples when all are used up; otherwise use the same ones again.
     """
+    n_columns = mixup.n_classes + mixup.samples[0].numel()
+    n_samples = min(n_samples, max(batch_size, MAX_POOL // n_columns))
     n_batches = None
     if resample:
         n_batches = -(-n_samples // batch_size)
@@ -141,14 +156,17 @@ def mixup_batches(
 
 
 def negative_log_density(branch: Branch, batch: MemberBatch) -> Tensor:
-    """Return the mean loss of each member (H,): the paper's Eq. (9), in log space.
+    """Return the loss of each member (H,): the paper's Eq. (9), in log space.
+
+    It is the sum over the member's networks, which learn apart, of the mean over the samples.
 
     Args:
         branch: A branch with H members.
         batch: Their mixup samples.
     """
-    d = Concrete(batch.logits, branch(batch.features), validate_args=False)
-    return -d.log_prob_from_log(batch.log_weights).mean(-1)
+    logits = batch.logits.unsqueeze(1)
+    d = Concrete(logits, branch(batch.features), validate_args=False)
+    return -d.log_prob_from_log(batch.log_weights.unsqueeze(1)).mean(-1).sum(-1)
 
 
 @torch.no_grad()

@@ -74,7 +74,7 @@ class DirichletTemperatureScaling(BranchCalibrator):
         Args:
             outputs: Outputs of the network of the fit, with features.
         """
-        return _clamp(cast(Branch, self.branch).temperatures(outputs)[0])
+        return _clamp(self.branch.temperatures(outputs)[0])
 
     def _build(self, n_classes: int, n_features: int | None) -> None:
         super()._build(n_classes, check_n_features(n_features))
@@ -83,7 +83,7 @@ class DirichletTemperatureScaling(BranchCalibrator):
         self._fit_branch(task, cast(Mixup, task.mixup))
 
     def _losses(self, members: Branch, batch: MemberBatch) -> Tensor:
-        t = _clamp(members(batch.features)).to(batch.logits)
+        t = _clamp(members(batch.features).squeeze(1)).to(batch.logits)
         return dirichlet_nll(batch.logits / t.unsqueeze(-1), batch.log_weights).mean(-1)
 
     def _means(

@@ -12,19 +12,20 @@ from simplexcal.calibrators._likelihood_head import HeadSettings, LikelihoodHead
 from simplexcal.calibrators._optim import floor_logits
 from simplexcal.calibrators.base import Task
 from simplexcal.calibrators.temperature import fit_log_temperature, jeffreys_weight
-from simplexcal.concrete import Concrete
+from simplexcal.concrete import Concrete, moments_of_mean
+from simplexcal.mixup import LogitMixup, logit_features
 from simplexcal.types import Outputs, Prediction
 
 
 class SimplexTemperatureScaling(BranchCalibrator):
     """Simplex Temperature Scaling (Esaki et al. 2024).
 
-    The logits become the location of a Concrete distribution. Two sources of its temperature λ(x)
-    answer two questions. How probable is each class? A likelihood head on logit statistics gives
-    τ(x), λ(x) and a factor of the top-1 margin; it is trained by the exact likelihood E[π_y] of the
-    labels. How uncertain is the prediction? A branch on the features gives λ(x), trained on
-    Multi-Mixup samples; Concrete(logits, λ) then gives both uncertainties. Without ``mixup`` in
-    ``fit`` there is no branch, and the head's distribution gives the uncertainties too.
+    Each input has one Concrete distribution. A likelihood head gives its mean, the calibrated
+    probabilities: from logit statistics it computes how to scale and soften the logits, trained by
+    the exact likelihood of the labels. A branch gives its temperature λ(x), trained on Multi-Mixup
+    samples. It reads the features or, without them, the logits. The location follows from both
+    (``Concrete.from_mean``). So the uncertainties belong to the probabilities:
+    aleatoric + mutual information = entropy of the probabilities.
 
     Args:
         betas: Dirichlet concentrations of the mixup weights. One branch is trained for each; the
@@ -37,8 +38,10 @@ class SimplexTemperatureScaling(BranchCalibrator):
         pool_size: Mixup samples drawn for each β.
         resample: Draw new mixup samples whenever the pool is used up.
         lr_decay: Decay the learning rate to 0 along a cosine.
-        likelihood_head: Fit the head that gives the probabilities; False is the paper's method, in
-            which the branch answers both questions. See ``paper``.
+        n_networks: Networks of a branch, whose geometric mean is λ: with more of them, λ depends
+            less on the seed.
+        likelihood_head: Fit the head that gives the mean; False is the paper's method, in which the
+            logits are the location. See ``paper``.
         head_settings: Settings of the likelihood head; a mapping of those that differ will do.
     """
 
@@ -53,13 +56,14 @@ class SimplexTemperatureScaling(BranchCalibrator):
         self,
         betas: Sequence[float] = (1.0,),
         widths: Sequence[int] = (128, 64),
-        n_steps: int = 1000,
+        n_steps: int = 400,
         batch_size: int = 256,
         learning_rate: float = 1e-3,
         weight_decay: float = 5e-4,
-        pool_size: int = 10_000,
+        pool_size: int = 20_000,
         resample: bool = False,
         lr_decay: bool = True,
+        n_networks: int = 4,
         likelihood_head: bool = True,
         head_settings: HeadSettings | Mapping[str, Any] | None = None,
     ) -> None:
@@ -74,6 +78,7 @@ class SimplexTemperatureScaling(BranchCalibrator):
             pool_size,
             resample,
             lr_decay,
+            n_networks,
         )
         self.likelihood_head = likelihood_head
         self.head_settings = head_settings
@@ -91,23 +96,23 @@ class SimplexTemperatureScaling(BranchCalibrator):
             PAPER_WIDTHS,
             n_steps=25_000,
             batch_size=100,
+            pool_size=10_000,
             resample=True,
             lr_decay=False,
+            n_networks=1,
             likelihood_head=False,
         )
 
     def concrete(self, outputs: Outputs) -> Concrete:
-        """Return the distribution that gives the uncertainties.
-
-        It is the branch's, or the likelihood head's where there is no branch.
+        """Return the distribution of each input; its mean are the calibrated probabilities.
 
         Args:
             outputs: Outputs of the network of the fit.
         """
-        if self.branch is None:
-            return self._likely(outputs)
-        temperature = self.branch.temperatures(outputs)[0]
-        return Concrete(outputs.logits, temperature, validate_args=False)
+        temperature = self._temperature(outputs)
+        if self.head_network is None:
+            return Concrete(outputs.logits, temperature, validate_args=False)
+        return Concrete.from_mean(self._mean(outputs), temperature, validate_args=False)
 
     def _build(self, n_classes: int, n_features: int | None) -> None:
         super()._build(n_classes, n_features)
@@ -119,10 +124,12 @@ class SimplexTemperatureScaling(BranchCalibrator):
     def _fit(self, task: Task) -> None:
         if self.head_network is not None:
             self._fit_head(self.head_network, task)
-        if task.mixup is None:
-            self.branch = None
-        else:
-            self._fit_branch(task, task.mixup)
+        mixup = task.mixup
+        if mixup is None:
+            mixup = LogitMixup(task.outputs, task.labels)
+        if isinstance(mixup, LogitMixup):
+            mixup = mixup.at_temperature(self.log_temperature.exp())
+        self._fit_branch(task._replace(outputs=self._branch_inputs(task.outputs)), mixup)
 
     def _fit_head(self, head: LikelihoodHead, task: Task) -> None:
         logits = task.outputs.logits.detach()
@@ -145,33 +152,36 @@ class SimplexTemperatureScaling(BranchCalibrator):
             yield Concrete(outputs.logits, temperature, validate_args=False).mean
 
     def _predict(self, outputs: Outputs) -> Prediction:
-        d = self.concrete(outputs)
-        n = outputs.logits.shape[0]
-        if self.head_network is not None and self.branch is not None:
-            d = _stack(d, self._likely(outputs))  # One pass for both distributions.
-        m = d.moments()
-        probs = m.mean[-n:]
+        temperature = self._temperature(outputs)
+        if self.head_network is None:
+            m = Concrete(outputs.logits, temperature, validate_args=False).moments()
+        else:
+            m = moments_of_mean(self._mean(outputs), temperature)
         return Prediction(
-            probs,
+            m.mean,
             outputs.label,
-            aleatoric=m.expected_entropy[:n],
-            epistemic=m.entropy[:n],
-            mutual_information=m.mutual_information[:n],
+            aleatoric=m.expected_entropy,
+            epistemic=m.entropy,
+            mutual_information=m.mutual_information,
         )
 
-    def _likely(self, outputs: Outputs) -> Concrete:
-        """Return the likelihood head's distribution, whose mean is the calibrated probability."""
+    def _mean(self, outputs: Outputs) -> Tensor:
+        """Return the likelihood head's probabilities."""
         head = cast(LikelihoodHead, self.head_network)
         scaled = outputs.logits / self.log_temperature.exp()
         likely: Concrete = head(floor_logits(scaled, self.head_settings.max_depth))
-        return likely
+        return likely.mean
 
+    def _temperature(self, outputs: Outputs) -> Tensor:
+        """Return the branch's λ (N,)."""
+        return self.branch.temperatures(self._branch_inputs(outputs))[0]
 
-def _stack(*distributions: Concrete) -> Concrete:
-    """Return the rows of several distributions, one below the other."""
-    logits = torch.cat([d.logits for d in distributions])
-    temperature = torch.cat([d.temperature for d in distributions])
-    return Concrete(logits, temperature, validate_args=False)
+    def _branch_inputs(self, outputs: Outputs) -> Outputs:
+        """Return the outputs with what the branch reads as features."""
+        if self.n_features is not None:
+            return outputs
+        features = logit_features(outputs.logits.detach(), self.log_temperature.exp())
+        return Outputs(outputs.logits, features)
 
 
 def _head_settings(given: HeadSettings | Mapping[str, Any] | None) -> HeadSettings:

@@ -257,7 +257,7 @@ def _last_point(r: Resolution) -> float:
 def _chebyshev_points(
     r: Resolution, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return ln p at the points (J,), the matrix to their multiplicities and that to coefficients."""
+    """Return ln p at the points (J,), and the matrices to multiplicities and to coefficients."""
     n_points = r.degree + 2
     x = chebpts2(n_points)
     lowest = r.variable(_last_point(r))

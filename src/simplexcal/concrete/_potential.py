@@ -140,13 +140,14 @@ def moments_at(a: Tensor, potential: Potential, temperature: Tensor) -> Moments:
     m, mean, slope = potential
     excess = m - EULER_GAMMA
     hot = excess - (a * mean).sum(-1) - ratio(temperature) * slope
+    total = _entropy(mean)
     expected_entropy = torch.where(temperature >= 1, hot, slope).clamp_min(0)
+    expected_entropy = torch.minimum(expected_entropy, total)
     shape_term = (a.sum(-1) - k * excess) * scale(temperature) / temperature
     # A tensor comes first: in an exported graph a leading Python number is rounded to float32.
     constant = k * _harmonic(k - 1) - math.lgamma(k)
     entropy = (1 - k) * temperature.log() + constant + shape_term
-    information = (_entropy(mean) - expected_entropy).clamp_min(0)
-    return Moments(mean, entropy, expected_entropy, information)
+    return Moments(mean, entropy, expected_entropy, total - expected_entropy)
 
 
 def mean(logits: Tensor, temperature: Tensor) -> Tensor:

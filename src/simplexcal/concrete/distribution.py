@@ -19,6 +19,7 @@ from simplexcal.concrete import _inversion, _potential
 from simplexcal.concrete._kernel import row_width
 from simplexcal.concrete._potential import Moments as Moments
 
+SMALLEST = torch.finfo(torch.float32).tiny
 Shape = Size | list[int] | tuple[int, ...]
 
 
@@ -229,6 +230,25 @@ class Concrete(Distribution):
     def _rows(self) -> tuple[Tensor, Tensor]:
         """Return logits (N, K) and temperatures (N,) of the flattened batch."""
         return self.logits.reshape(-1, self.logits.shape[-1]), self.temperature.reshape(-1)
+
+
+def moments_of_mean(probs: Tensor, temperature: Tensor) -> Moments:
+    """Return the moments of ``Concrete.from_mean(probs, temperature)``, for half the price.
+
+    A probability below 1.2e-38 counts as this, in every dtype: the differential entropy would be
+    -∞ for 0.
+
+    Args:
+        probs: The mean, (N, K).
+        temperature: λ, (N,).
+    """
+    log_mean = probs.clamp_min(SMALLEST).log()
+    if torch.is_grad_enabled() and (probs.requires_grad or temperature.requires_grad):
+        location = _inversion.location(log_mean, temperature)
+        found = Concrete(location, temperature, validate_args=False).moments()
+        return found._replace(mean=probs)
+    width = _inversion.row_width(probs)
+    return Moments(*in_chunks(_inversion.moments, probs, log_mean, temperature, width=width))
 
 
 def _validates(validate_args: bool | None) -> bool:

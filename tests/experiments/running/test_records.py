@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from experiments.config.studies import STUDIES
+from experiments.running import normalisation_records
 from experiments.running.records import (
     SCHEMA_VERSION,
     Mixup,
@@ -143,6 +144,7 @@ def test_a_line_that_is_no_record_is_named(tmp_path: Path) -> None:
 def test_the_records_of_the_repository_are_whole() -> None:
     store = RecordStore(Path(__file__).parents[3] / "experiments" / "results")
     studies = {path.name for path in store.folder.iterdir() if path.is_dir()}
+    studies.remove(normalisation_records.STUDY)  # has records of its own
     assert studies <= set(STUDIES)
     for study in studies:
         for path in (store.folder / study).iterdir():
@@ -152,3 +154,14 @@ def test_the_records_of_the_repository_are_whole() -> None:
             assert {(one.study, one.setting) for one in records} == {(study, path.stem)}
             assert {one.schema_version for one in records} == {SCHEMA_VERSION}
             assert path.read_text() == "".join(map(format_line, records))
+
+
+def test_the_records_of_the_normalisation_are_whole(tmp_path: Path) -> None:
+    folder = Path(__file__).parents[3] / "experiments" / "results"
+    for path in (folder / normalisation_records.STUDY).iterdir():
+        records = normalisation_records.read_records(folder, path.stem)
+        assert {(one.setting, one.dry_run) for one in records} == {(path.stem, False)}
+        for one in reversed(records):
+            normalisation_records.write_record(tmp_path, one)
+        written = tmp_path / normalisation_records.STUDY / path.name
+        assert written.read_text() == path.read_text()
