@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from helpers.methods import METHODS, state
@@ -21,9 +22,10 @@ from simplexcal.calibrators import (
     TemperatureScaling,
 )
 from simplexcal.calibrators.base import Task
-from simplexcal.io import save_calibrator
+from simplexcal.io import load_calibrator, save_calibrator
+from simplexcal.mixup import FeatureMixup, InputMixup
 from simplexcal.model import CalibratedModel, _fit_device, calibrate, load
-from simplexcal.types import Prediction
+from simplexcal.types import Outputs, Prediction
 
 N, K, D = 80, 4, 6
 Data = tuple[Tensor, Tensor]
@@ -249,6 +251,79 @@ def test_many_inputs_go_through_the_network_in_batches(
         torch.testing.assert_close(getattr(p, name), getattr(whole, name), rtol=1e-4, atol=1e-5)
 
 
+def often_right(net: nn.Module, x: Tensor) -> Tensor:
+    """Return labels of which the network predicts two of three, and others by chance."""
+    rows = torch.arange(len(x))
+    return evaluated(net, x).argmax(-1).where(rows % 3 > 0, rows % K)
+
+
+class Counting(nn.Linear):
+    """Counts its calls in a buffer."""
+
+    calls: Tensor
+
+    def __init__(self) -> None:
+        super().__init__(4, K)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+        self.calls += 1
+        return super().forward(input)
+
+
+def test_a_network_that_updates_its_buffers_fits_its_own_file(
+    generator: Generator, tmp_path: Path
+) -> None:
+    net, x = nn.Sequential(Counting()), torch.randn(300, 4, generator=generator)
+    model = calibrate(net, (x, often_right(net, x)), "ts")
+    model.save(tmp_path / "model.safetensors")
+    probs = model(x)
+    assert torch.equal(load(tmp_path / "model.safetensors", net)(x), probs)
+
+
+def test_a_batch_of_a_prediction_has_at_least_one_input(
+    model: CalibratedModel, images: Tensor
+) -> None:
+    with pytest.raises(ValueError, match=r"`batch_size` must be at least 1; got 0"):
+        model.predict(images, batch_size=0)
+
+
+def test_a_frame_of_inputs_is_an_array(generator: Generator) -> None:
+    net, x = nn.Linear(4, K), torch.randn(300, 4, generator=generator)
+    model = calibrate(net, (pd.DataFrame(x.numpy()), often_right(net, x)), "ts")
+    probs = model.predict(pd.DataFrame(x.numpy()), batch_size=100).probs
+    assert torch.equal(probs, model.predict(x, batch_size=100).probs)
+
+
+@pytest.mark.parametrize(
+    ("method", "dtype"), [*((name, torch.bfloat16) for name in METHODS), ("pts", torch.float16)]
+)
+def test_every_method_keeps_its_digits_where_tensors_are_half_by_default(
+    method: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    head = nn.Linear(D, K).requires_grad_(False)
+    features = 3 * torch.randn(60, D, generator=seeded())
+    outputs = Outputs(head(features), features)
+    labels = outputs.label.where(torch.arange(60) % 3 > 0, torch.arange(60) % K)
+
+    def fit() -> Calibrator:
+        mixup = FeatureMixup(head, outputs, labels)
+        return METHODS[method]().fit(outputs, labels, mixup=mixup, generator=seeded())
+
+    expected = fit()
+    torch.set_default_dtype(dtype)
+    try:
+        made = fit()
+        probs = made(outputs).probs
+        save_calibrator(made, tmp_path / "file.safetensors")
+        again, _ = load_calibrator(tmp_path / "file.safetensors")
+        assert torch.equal(again(outputs).probs, probs)
+        assert torch.get_default_dtype() == dtype
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(probs, expected(outputs).probs)
+
+
 def test_batches_keep_absent_uncertainties_absent(net: Net, data: Data) -> None:
     p = calibrate(net, data, "ts").predict(data[0], batch_size=7)
     assert len(p) == N
@@ -442,6 +517,25 @@ def test_mixed_inputs_run_through_the_network_and_leave_it_untouched(
     assert not by_inputs.backbone._forward_pre_hooks
     by_features = calibrate(net, data, make(), generator=seeded())
     assert not same(by_inputs.predict(images), by_features.predict(images))
+
+
+def test_inputs_are_mixed_before_a_network_normalises_them_in_place(
+    net: Net, data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Tensor] = []
+    make = InputMixup.__init__
+
+    def record(self: InputMixup, network: Any, inputs: Tensor, *others: Any) -> None:
+        seen.append(inputs.clone())
+        make(self, network, inputs, *others)
+
+    monkeypatch.setattr(InputMixup, "__init__", record)
+    inputs, labels = data
+    before = inputs.clone()
+    net.register_forward_pre_hook(lambda _, args: args[0].sub_(0.5).div_(2))
+    calibrate(net, (inputs, labels), branch_alone(), mixup="inputs")
+    assert torch.equal(inputs, before)
+    assert torch.equal(seen[0], before)
 
 
 def test_methods_that_need_no_mixup_samples_run_the_network_once(net: Net, data: Data) -> None:

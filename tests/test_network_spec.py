@@ -41,6 +41,30 @@ def test_a_module_in_the_current_folder_is_found(
     assert isinstance(net, nn.Linear)
 
 
+def test_the_current_folder_is_searched_last_and_for_this_module_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed, current = tmp_path / "installed", tmp_path / "current"
+    installed.mkdir()
+    current.mkdir()
+    (installed / "shared_name.py").write_text("WHERE = 'installed'\n")
+    (current / "shared_name.py").write_text("WHERE = 'current'\n")
+    (current / "own_part.py").write_text("")
+    (current / "own_networks_last.py").write_text(
+        "import shared_name\nfrom torch import nn\n"
+        "def small():\n    import own_part\n    return nn.Linear(2, len(shared_name.WHERE))\n"
+    )
+    monkeypatch.chdir(current)
+    path = [str(installed)]
+    monkeypatch.setattr("sys.path", path)
+    net = load_network("own_networks_last:small")
+    assert net.out_features == len("installed")
+    assert path == [str(installed)]
+    with pytest.raises(ValueError, match="cannot be imported"):
+        load_network("no_such_network:small")
+    assert path == [str(installed)]
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [

@@ -41,6 +41,17 @@ def test_probabilities_may_be_as_inexact_as_their_dtype(generator: torch.Generat
     assert len(Outputs.from_probs(torch.tensor([[1.0000001, 0.0]]))) == 1
 
 
+def test_the_label_is_the_largest_probability_where_logarithms_round_to_one_number(
+    generator: torch.Generator,
+) -> None:
+    probs = torch.full((2000, 3), 0.3)
+    probs[:, 1] += 0.1 * torch.rand(2000, generator=generator)
+    probs[:, 0] = torch.nextafter(probs[:, 1], torch.zeros(()))
+    probs[:, 2] = 1 - probs[:, 0] - probs[:, 1]
+    for given in (probs, probs.flip(-1), probs.double()):
+        assert torch.equal(Outputs.from_probs(given).label, given.argmax(-1))
+
+
 def test_a_probability_of_zero_is_the_same_in_every_dtype() -> None:
     probs = torch.tensor([[0.7, 0.3], [1.0, 0.0]])
     torch.testing.assert_close(

@@ -20,7 +20,7 @@ from simplexcal.calibrators import (
 from simplexcal.concrete import Concrete, Moments
 from simplexcal.evaluation import Evaluation, OODEvaluation, evaluate, evaluate_ood, tabulate
 from simplexcal.mixup import FeatureMixup, InputMixup, LogitMixup
-from simplexcal.model import CalibratedModel, calibrate, load
+from simplexcal.model import CalibratedModel, calibrate, load, load_calibrator
 from simplexcal.thresholds import Threshold, find_threshold
 from simplexcal.types import Outputs, Prediction
 
@@ -48,6 +48,7 @@ __all__ = [  # noqa: RUF022 - in groups
     "AdaptiveTemperatureScaling",
     "DirichletTemperatureScaling",
     "SimplexTemperatureScaling",
+    "load_calibrator",
     "NotFittedError",
     # The evaluation of predictions.
     "Prediction",

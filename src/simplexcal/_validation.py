@@ -376,8 +376,8 @@ def _check_binary(name: str, value: object, n: int) -> Tensor:
 
 
 def _is_integer(dtype: object) -> bool:
-    """Return whether a dtype of torch or numpy is one of integers."""
-    return "int" in str(dtype)
+    """Return whether a dtype of torch or numpy is one of integers, in any byte order."""
+    return "int" in str(dtype) or getattr(dtype, "kind", "") in ("i", "u")
 
 
 def _is_within(probs: Tensor, largest: float) -> bool:

@@ -9,12 +9,15 @@ import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
+from simplexcal._validation import check_count
 from simplexcal.backbone import Backbone, extract
+from simplexcal.backbone._forward import frame_to_array
 from simplexcal.backbone.extraction import LABELS
 from simplexcal.calibrators import CALIBRATORS, Calibrator
 from simplexcal.calibrators.base import SEED
-from simplexcal.io import load_calibrator, save_calibrator
+from simplexcal.io import save_calibrator
 from simplexcal.io.native import check_fingerprint
+from simplexcal.io.native import load_calibrator as read_calibrator
 from simplexcal.mixup import make_mixup
 from simplexcal.onnx import export_model
 from simplexcal.thresholds import Threshold
@@ -54,6 +57,8 @@ class CalibratedModel(nn.Module):
             batch_size: Size of the batches that one tensor or array is divided into. Other inputs
                 are one batch.
         """
+        check_count("batch_size", batch_size)
+        x = frame_to_array(x)
         if isinstance(x, Tensor | np.ndarray):
             starts = range(0, max(len(x), 1), batch_size)
             batches = [x[start : start + batch_size] for start in starts]
@@ -222,10 +227,26 @@ def load(path: str | Path, net: nn.Module, *, head: str | None = None) -> Calibr
     Raises:
         ValueError: If the calibrator was fitted to another network.
     """
-    calibrator, header = load_calibrator(path)
+    calibrator, header = read_calibrator(path)
     backbone = Backbone(net, head)
     check_fingerprint(header, backbone, path)
     return CalibratedModel(backbone, calibrator)
+
+
+def load_calibrator(path: str | Path) -> Calibrator:
+    """Return the calibrator that ``Calibrator.save`` or ``CalibratedModel.save`` wrote, on the CPU.
+
+    It takes outputs of the network that it was fitted to; the network itself is not needed.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ValueError: If the file is damaged, of another kind, or of another version.
+        OSError: If the file cannot be read.
+    """
+    calibrator, _ = read_calibrator(path)
+    return calibrator
 
 
 def _calibrator(method: str | Calibrator) -> Calibrator:

@@ -56,14 +56,15 @@ def load_network(model: str, weights: Path | None = None) -> nn.Module:
         TypeError: The factory returns something else than a torch.nn.Module.
         FileNotFoundError: There is no file ``weights``.
     """
-    factory = _import_factory(model)
-    try:
-        net = factory()
-    except Exception as error:
-        raise ValueError(
-            f"`model` '{model}' must make a network when called without arguments; "
-            f"it raised {error!r}."
-        ) from error
+    with _current_folder_searched():
+        factory = _import_factory(model)
+        try:
+            net = factory()
+        except Exception as error:
+            raise ValueError(
+                f"`model` '{model}' must make a network when called without arguments; "
+                f"it raised {error!r}."
+            ) from error
     if not isinstance(net, nn.Module):
         raise TypeError(
             f"`model` '{model}' must return a torch.nn.Module; it returned {type(net).__name__}."
@@ -105,7 +106,6 @@ def _import_factory(model: str) -> Any:
     module_name, _, name = model.partition(":")
     if not module_name or not name:
         raise ValueError(f"`model` must have the form package.module:factory; got {model!r}.")
-    _add_current_folder()
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
@@ -121,11 +121,23 @@ def _import_factory(model: str) -> Any:
     )
 
 
-def _add_current_folder() -> None:
-    """Let a user's own module in the current folder be imported, as `python -m` does."""
+@contextmanager
+def _current_folder_searched() -> Iterator[None]:
+    """Let a user's own module in the current folder be imported, for a while.
+
+    The folder comes last, so that no file in it is taken for an installed package.
+    """
     current = str(Path.cwd())
-    if "" not in sys.path and current not in sys.path:
-        sys.path.insert(0, current)
+    if "" in sys.path or current in sys.path:
+        yield
+        return
+    sys.path.append(current)
+    try:
+        yield
+    finally:
+        # The module itself may have changed the list.
+        if current in sys.path:
+            sys.path.remove(current)
 
 
 def _load_weights(net: nn.Module, path: Path) -> None:

@@ -39,6 +39,8 @@ class Outputs:
     def from_probs(cls, probs: Tensor, features: Tensor | None = None) -> Self:
         """Return outputs whose logits are the logarithms of probabilities.
 
+        The label is the most probable class, also where two logarithms round to one number.
+
         A probability of 0 counts as 1.2e-38, in every dtype. Some models cannot give small
         probabilities: a forest of 100 trees gives 0 for less than 1/100. Replace such zeros first
         by half of the smallest probability that the model can give.
@@ -47,7 +49,9 @@ class Outputs:
             probs: Rows of probabilities, (N, K).
             features: The inputs of the last linear layer, (N, D), or None.
         """
-        return cls(check_probs(probs).clamp_min(SMALLEST).log(), features)
+        probs = check_probs(probs)
+        logits = probs.clamp_min(SMALLEST).log()
+        return cls(restore_argmax(probs.argmax(-1), logits), features)
 
     @classmethod
     def cat(cls, parts: Sequence[Self]) -> Self:
@@ -144,23 +148,25 @@ class Prediction:
         return _map_tensors(self, lambda x: x.to(device))
 
 
-def restore_argmax(label: Tensor, probs: Tensor) -> Tensor:
-    """Return the probabilities with the largest at the label.
+def restore_argmax(label: Tensor, values: Tensor) -> Tensor:
+    """Return probabilities, or their logarithms, with the largest at the label.
 
     Rounding can make another one equal or larger; then the two are swapped.
 
     Args:
         label: Predicted classes, (N,).
-        probs: Probabilities, (N, K).
+        values: Probabilities or their logarithms, (N, K).
     """
     own = label.unsqueeze(-1)
-    other = probs.argmax(-1, keepdim=True)
-    if bool((own == other).all()):
-        return probs
-    largest = probs.gather(-1, other)
-    swapped = probs.scatter(-1, other, probs.gather(-1, own))
-    above = torch.nextafter(largest, torch.ones_like(largest))
-    return torch.where(own == other, probs, swapped.scatter(-1, own, above))
+    other = values.argmax(-1, keepdim=True)
+    # A graph has no values to look at.
+    if not torch.compiler.is_compiling() and bool((own == other).all()):
+        return values
+    largest = values.gather(-1, other)
+    swapped = values.scatter(-1, other, values.gather(-1, own))
+    # This is 0.75 to 1.5 rounding steps more, which rounds to one; ONNX has no nextafter.
+    above = largest + largest.abs() * (0.75 * torch.finfo(values.dtype).eps)
+    return torch.where(own == other, values, swapped.scatter(-1, own, above))
 
 
 Record = TypeVar("Record", bound=Outputs | Prediction)

@@ -4,10 +4,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from helpers.methods import state
@@ -83,6 +85,13 @@ class Made(nn.Module):
         return self.returned(self.fc(self.first(x).tanh()))
 
 
+@dataclass
+class Scores:
+    """A result that has no logits by this name."""
+
+    scores: Tensor
+
+
 # --- frozen whole ---
 
 
@@ -154,6 +163,68 @@ def test_features_that_are_overwritten_later_are_those_of_the_head(
 
     backbone = Backbone(Tidy())
     reproduces(backbone, backbone(torch.randn(N, 4, generator=generator)))
+
+
+class Counts(nn.Module):
+    """Its forward pass changes buffers in every way, in evaluation mode too."""
+
+    calls: Tensor
+    mean: Tensor
+    variance: Tensor
+    last: Tensor
+    empty: Tensor | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, K)
+        self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("mean", torch.zeros(4))
+        self.register_buffer("variance", torch.ones(4))
+        self.register_buffer("last", torch.zeros(1, 4), persistent=False)
+        self.register_buffer("empty", None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        # Neither of the next two raises the version of a tensor.
+        self.calls.data.add_(1)
+        x = nn.functional.batch_norm(x, self.mean, self.variance, training=True)
+        self.last = x
+        self.empty = x
+        self.register_buffer("cache", x, persistent=False)
+        logits: Tensor = self.fc(x) * 1.0
+        return logits
+
+
+def test_buffers_that_the_network_updates_itself_stay(generator: torch.Generator) -> None:
+    net, x = Counts(), torch.randn(9, 4, generator=generator)
+    before = state(net)
+    last = net.last
+    backbone = Backbone(net)
+    first = backbone(x)
+    close(backbone(x), first)
+    extract(net, (x, torch.zeros(9, dtype=torch.long)), batch_size=3)
+    assert state(net) == before
+    assert net.last is last
+    assert net.empty is None
+    assert "cache" not in dict(net.named_buffers())
+    assert torch.equal(last, torch.zeros(1, 4))
+    with pytest.raises(RuntimeError, match="running_mean should contain"):
+        backbone(torch.zeros(2, 7))
+    assert state(net) == before
+
+
+def test_inputs_that_the_network_changes_in_place_stay(generator: torch.Generator) -> None:
+    class Normalises(Made):
+        def forward(self, x: Tensor) -> Any:
+            return super().forward(x.sub_(0.5).div_(2))
+
+    net, x = Normalises(lambda z: z), torch.randn(6, 4, generator=generator)
+    before = x.clone()
+    for inputs in (x, [x], x.numpy()):
+        Backbone(net)(inputs)
+        assert torch.equal(x, before)
+    extract(net, (x, torch.zeros(6, dtype=torch.long)), batch_size=4)
+    assert torch.equal(x, before)
 
 
 def test_a_modules_own_train_method_is_not_called(images: Tensor) -> None:
@@ -533,17 +604,27 @@ def test_the_head_is_known_after_the_first_call(net: ConvNet, images: Tensor) ->
         (
             Made(lambda z: (1, 2)),
             TypeError,
-            r"^`logits` must be a floating-point torch.Tensor; got NoneType",
+            r"^`net` must return logits .*; it returned a tuple of int, int. Wrap it so that",
         ),
         (
-            Made(lambda z: {"scores": z}),
+            Made(lambda z: {"scores": z, "hidden": z}),
             TypeError,
-            r"^`logits` must be a floating-point torch.Tensor; got NoneType",
+            r"^`net` must return logits .*; it returned a dict with 'scores', 'hidden'. Wrap it",
+        ),
+        (
+            Made(lambda z: Scores(z)),
+            TypeError,
+            r"^`net` must return logits .*; it returned a Scores with 'scores'. Wrap it",
+        ),
+        (
+            Made(lambda z: (z.mean(), z)),
+            TypeError,
+            r"^`net` must return logits .*; it returned a tuple of Tensor of shape \(\), Tensor",
         ),
         (
             Made(lambda z: "cat"),
             TypeError,
-            r"^`logits` must be a floating-point torch.Tensor; got str",
+            r"^`net` must return logits .*; it returned a str. Wrap it",
         ),
     ],
 )
@@ -562,6 +643,20 @@ def test_a_compiled_network_is_read_uncompiled() -> None:
     compiled._orig_mod = net
     close(Backbone(compiled)(x), Backbone(net)(x))
     assert Backbone(compiled).fingerprint() == Backbone(net).fingerprint()
+
+
+def test_a_network_with_a_part_that_was_compiled_and_called_is_read_uncompiled(
+    generator: torch.Generator,
+) -> None:
+    x = torch.randn(3, 4, generator=generator)
+    plain: Any = Made(lambda z: z)
+    wrapped, in_place = copy.deepcopy(plain), copy.deepcopy(plain)
+    wrapped.fc = torch.compile(wrapped.fc, backend="eager")
+    in_place.compile(backend="eager")
+    for net in (wrapped, in_place):
+        with torch.no_grad():
+            net(x)
+        close(Backbone(net)(x), Backbone(plain)(x))
 
 
 def test_a_parallel_network_is_the_network_that_it_wraps(tmp_path: Path) -> None:
@@ -622,6 +717,81 @@ def test_the_fingerprint_changes_with(change: str, net: ConvNet) -> None:
     assert Backbone(net).fingerprint() != before
 
 
+def quantised(weight: Tensor, bias: float = 0.0) -> nn.Module:
+    net: Any = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, K))
+    for parameter in net.parameters():
+        parameter.data.zero_()
+    net[0].weight.data.copy_(weight)
+    net[0].bias.data.fill_(bias)
+    made: nn.Module = torch.ao.quantization.quantize_dynamic(net, {"0"})
+    return made
+
+
+def with_buffer(value: Tensor, *, persistent: bool = True) -> nn.Module:
+    net = nn.Linear(4, K)
+    for parameter in net.parameters():
+        parameter.data.zero_()
+    net.register_buffer("own", value, persistent=persistent)
+    return net
+
+
+def by_packed_weights() -> list[nn.Module]:
+    return [
+        quantised(torch.ones(8, 4)),
+        quantised(torch.eye(8)[:, :4]),
+        quantised(torch.full((8, 4), 2.0)),
+        quantised(torch.ones(8, 4), bias=1.0),
+    ]
+
+
+def by_quantised_tensors() -> list[nn.Module]:
+    ones, zeros = torch.ones(2, 3), torch.zeros(2, dtype=torch.long)
+    scales = torch.tensor([0.5, 0.25])
+    return [
+        with_buffer(torch.quantize_per_channel(ones, scales, zeros, 0, torch.qint8)),
+        with_buffer(torch.quantize_per_tensor(ones, 0.5, 0, torch.qint8)),
+        with_buffer(torch.quantize_per_tensor(ones / 2, 0.25, 0, torch.qint8)),
+    ]
+
+
+def by_buffers_that_are_not_saved() -> list[nn.Module]:
+    return [with_buffer(torch.full((3,), x), persistent=False) for x in (0.0, 1.0)]
+
+
+def by_sparse_buffers() -> list[nn.Module]:
+    eye = torch.eye(4)
+    return [
+        with_buffer(eye.to_sparse()),
+        with_buffer(2 * eye.to_sparse()),
+        with_buffer(eye.to_sparse_csr()),
+        with_buffer(eye.to_sparse_csc()),
+        with_buffer(eye.flip(0).to_sparse_csr()),
+        with_buffer(eye.to_sparse_bsr((2, 2))),
+    ]
+
+
+def by_complex_buffers() -> list[nn.Module]:
+    return [with_buffer(torch.full((3,), x, dtype=torch.complex64)) for x in (0.0, 1j)]
+
+
+@pytest.mark.filterwarnings("ignore:.*deprecated", "ignore:Sparse")
+@pytest.mark.parametrize(
+    "make",
+    [
+        by_packed_weights,
+        by_quantised_tensors,
+        by_buffers_that_are_not_saved,
+        by_sparse_buffers,
+        by_complex_buffers,
+    ],
+)
+def test_the_fingerprint_tells_networks_apart(make: Callable[[], list[nn.Module]]) -> None:
+    nets = make()
+    fingerprints = [Backbone(net).fingerprint() for net in nets]
+    assert len(set(fingerprints)) == len(nets)
+    assert fingerprints == [Backbone(net).fingerprint() for net in make()]
+
+
 def test_the_fingerprint_knows_names_shapes_and_dtypes() -> None:
     zeros = torch.zeros(4)
     tensors = [
@@ -637,6 +807,29 @@ def test_the_fingerprint_knows_names_shapes_and_dtypes() -> None:
 
 
 # --- extract ---
+
+
+def test_arrays_in_another_byte_order_and_frames_are_arrays(generator: torch.Generator) -> None:
+    net = Made(lambda z: z)
+    x, y = torch.randn(7, 4, generator=generator), torch.arange(7) % K
+    expected, _ = extract(net, (x, y), batch_size=3)
+    whole = Backbone(net)(x)
+    others = [
+        (x.numpy().astype(">f4"), y.numpy().astype(">i8")),
+        (pd.DataFrame(x.numpy()), pd.Series(y.numpy())),
+        (x, pd.Series(y.numpy())),
+    ]
+    for given_x, given_y in others:
+        outputs, labels = extract(net, (given_x, given_y), batch_size=3)
+        close(outputs, expected)
+        assert torch.equal(labels, y)
+        close(Backbone(net)(given_x), whole)
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_batch_has_at_least_one_input(size: int) -> None:
+    with pytest.raises(ValueError, match=rf"`batch_size` must be at least 1; got {size}"):
+        extract(Made(lambda z: z), (X, Y), batch_size=size)
 
 
 class Rows(Dataset[Any]):
@@ -808,6 +1001,11 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
         [{"input": X}],
         ValueError,
         r"`data` must come with labels, .*; got a dict.",
+    ),
+    "frame": (
+        pd.DataFrame({"x": [1.0]}),
+        ValueError,
+        r"`data` must come with labels, .*; got a DataFrame.",
     ),
     "one": (
         7,

@@ -29,6 +29,7 @@ from simplexcal.calibrators._line_search import golden_section
 from simplexcal.calibrators.base import Task
 from simplexcal.calibrators.temperature import fit_log_temperature, jeffreys_weight
 from simplexcal.metrics import ece
+from simplexcal.mixup import LogitMixup, Mixup
 
 SMALL: dict[str, Any] = {"widths": (8,), "n_steps": 30, "pool_size": 300, "batch_size": 50}
 

@@ -17,11 +17,12 @@ from helpers.command_line import error_of, simplexcal
 from helpers.user_files import write
 from safetensors.torch import load_file, save_file
 
+from simplexcal.calibrators import CALIBRATORS
 from simplexcal.cli._inputs import read_source
 from simplexcal.demo import run as demo_run
 from simplexcal.demo.fashion_mnist import images_and_labels
 from simplexcal.demo.lenet5 import LeNet5, normalise
-from simplexcal.io import load_calibrator
+from simplexcal.io import load_calibrator, save_calibrator
 from simplexcal.io.tables import read_predictions
 from simplexcal.mixup import FeatureMixup, LogitMixup
 from simplexcal.types import Outputs
@@ -194,6 +195,19 @@ def test_one_input_can_be_evaluated(
     assert json.loads(capsys.readouterr().out)["methods"]["none"]["n"] == 1
 
 
+@pytest.mark.parametrize("suffix", [".npz", ".csv"])
+def test_logits_that_overflow_are_an_error_and_no_file(
+    fitted: Path, suffix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calibrator: Any = load_calibrator(fitted / "net.safetensors")[0]
+    calibrator.log_temperature.data.fill_(-1.0)
+    save_calibrator(calibrator, fitted / "sharp.safetensors")
+    write(fitted / f"x{suffix}", {"logits": np.array([[1.0, 2.0, 3.0], [1e308, -1e308, 0.0]])})
+    command = f"predict sharp.safetensors x{suffix} --input logits -o y.parquet"
+    assert re.search(r"prediction in row 1 .* is not finite", error_of(capsys, command))
+    assert not (fitted / "y.parquet").exists()
+
+
 def test_rows_are_scored_as_they_are_predicted(
     fitted: Path, arrays: Arrays, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -232,3 +246,16 @@ def test_the_demo_is_what_make_demo_runs(tmp_path: Path, monkeypatch: pytest.Mon
     page = (tmp_path / "simplexcal-demo.html").read_text()
     assert "Fashion-MNIST" in page
     assert len(page) < 3_000_000
+
+
+@pytest.mark.parametrize("name", ["none", "ts"])
+def test_predictions_are_not_taken_for_the_method_that_their_file_is_called_after(
+    name: str, fitted: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert simplexcal(f"predict net.safetensors val.npz --input logits -o {name}.parquet") == 0
+    capsys.readouterr()
+    assert simplexcal(f"evaluate {name}.parquet --input predictions --json") == 0
+    assert list(json.loads(capsys.readouterr().out)["methods"]) == [f"{name}.parquet"]
+    assert simplexcal(f"report {name}.parquet --input predictions -o page.html") == 0
+    page = (fitted / "page.html").read_text()
+    assert CALIBRATORS[name].title not in page

@@ -1,5 +1,6 @@
 """What a user sees when something is wrong: one line, and an exit code."""
 
+import io
 import json
 import math
 import random
@@ -343,3 +344,11 @@ def test_without_the_extra_there_is_one_line() -> None:
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert 'pip install "simplexcal[cli,report]"' in done.stderr
+
+
+def test_a_name_that_stdout_cannot_show_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(content, encoding="ascii"))
+    assert run(lambda: echo_result("é\udcff.parquet: 3 rows", {}, as_json=False)) == 0
+    sys.stdout.flush()
+    assert content.getvalue() == rb"\xe9\udcff.parquet: 3 rows" + b"\n"

@@ -12,6 +12,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from helpers.command_line import error_of
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -63,6 +64,29 @@ def test_files_become_one_graph_of_network_and_calibrator(
     torch.testing.assert_close(
         probs(tmp_path / "net.onnx", "inputs", x), model(x), rtol=0, atol=1e-5
     )
+
+
+@pytest.mark.usefixtures("model")
+def test_double_inputs_tell_the_shape_as_well(data: Data, tmp_path: Path) -> None:
+    inputs = images(data)
+    np.savez(tmp_path / "double.npz", inputs=inputs.double().numpy())
+    network = NetworkSpec(LENET5, tmp_path / "lenet5.safetensors")
+    path = tmp_path / "net.onnx"
+    export_file(tmp_path / "ts.safetensors", path, network, data=tmp_path / "double.npz")
+    assert probs(path, "inputs", inputs).dtype == torch.float32
+
+
+@pytest.mark.usefixtures("model")
+def test_data_that_are_no_inputs_get_advice_that_this_command_can_follow(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savez("logits.npz", logits=np.zeros((3, 10), np.float32))
+    command = f"export ts.safetensors --model {LENET5} --data logits.npz -o net.onnx"
+    error = error_of(capsys, command)
+    assert "'logits.npz' holds `logits` and no `inputs`" in error
+    assert "input`" not in error.replace("`inputs`", "")
+    assert "--input" not in error
 
 
 def test_without_a_network_the_calibrator_is_written_with_the_fingerprint(

@@ -46,6 +46,11 @@ def test_arguments_become_the_flags_of_the_command(command: str, expected: str) 
     assert name_flags(SENTENCE, flags(command)) == expected
 
 
+def test_a_switch_that_is_to_be_passed_becomes_its_flag() -> None:
+    text = name_flags("Pass `restart=True`, not `dtype=True`.", flags("score"))
+    assert text == "Pass --restart, not `dtype=True`."
+
+
 @pytest.mark.usefixtures("folder")
 def test_an_error_of_the_library_names_flags(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

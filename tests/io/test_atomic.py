@@ -1,9 +1,15 @@
 import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
-from simplexcal.io._atomic import check_output_path
+from simplexcal.backbone import extract
+from simplexcal.io._atomic import atomic_write, check_output_path
 
 
 def test_an_output_that_can_be_written_is_accepted(tmp_path: Path) -> None:
@@ -50,3 +56,34 @@ def test_an_output_that_is_an_input_is_rejected_under_any_name(tmp_path: Path) -
     for output in (data, link):
         with pytest.raises(ValueError, match=r"^`output` '.*csv' is read by this call"):
             check_output_path(output, [".csv"], [data])
+
+
+def test_an_output_whose_name_is_too_long_is_rejected(tmp_path: Path) -> None:
+    # The name has 128 letters, of two bytes each.
+    with pytest.raises(ValueError, match=r"The name of '.*' has 260 bytes; .* most 255"):
+        check_output_path(tmp_path / f"{'é' * 128}.npz", [".npz"])
+
+
+@contextmanager
+def small_files_only() -> Iterator[None]:
+    """Let the system refuse to write more than 1000 bytes to a file, as a full disk does."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_file_for_which_there_is_no_space_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "y.bin"
+    with small_files_only(), pytest.raises(OSError, match="File too large") as caught:
+        atomic_write(path, bytes(2000))
+    assert caught.value.filename == str(path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_column_for_which_there_is_no_space_is_named(tmp_path: Path) -> None:
+    data = torch.zeros(600, 4), torch.zeros(600, dtype=torch.long)
+    with small_files_only(), pytest.raises(OSError, match=r"logits.bin' could not be written"):
+        extract(nn.Linear(4, 3), data, storage=tmp_path)

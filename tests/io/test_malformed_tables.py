@@ -52,6 +52,24 @@ def npy(header: str, magic: bytes = b"\x93NUMPY\x01\x00") -> bytes:
     return buffer.getvalue()
 
 
+def saved(save: Callable[..., None], content: object) -> bytes:
+    """Return what a library writes for a value."""
+    buffer = io.BytesIO()
+    save(buffer, content)
+    return buffer.getvalue()
+
+
+def save_pt(buffer: io.BytesIO, content: object) -> None:
+    torch.save(content, buffer)
+
+
+class Evil:
+    """What a careless unpickler would run."""
+
+    def __reduce__(self) -> tuple[Callable[[str], object], tuple[str]]:
+        return Path.touch, ("pwned",)  # type: ignore[return-value]
+
+
 def twice() -> bytes:
     """Return an .npz with two arrays of one name."""
     buffer = io.BytesIO()
@@ -456,9 +474,40 @@ CSV: dict[str, tuple[bytes, str]] = {
         "`logits` must be finite; found inf in row 0, column 1",
     ),
 }
+NPY: dict[str, tuple[bytes, str]] = {
+    "nothing": (b"", "cannot be read as .npy ("),
+    "text": (b"no array", "cannot be read as .npy ("),
+    "cut short": (saved(np.save, np.ones((5, 3)))[:-9], "cannot be read as .npy ("),
+    "objects": (
+        saved(np.save, np.array([[{}], [{}]])),
+        "cannot be read as .npy (Object arrays cannot be loaded when allow_pickle=False). Write",
+    ),
+    "one row": (
+        saved(np.save, np.ones(3)),
+        "`logits` must have shape (N, K) with K >= 2 classes; got (3,).",
+    ),
+    "text in an array": (saved(np.save, np.array([["a"]])), "`logits` must be numbers; got '<U1'"),
+    "NaN": (saved(np.save, np.full((1, 2), np.nan)), "`logits` must be finite; found nan in row 0"),
+}
+PT: dict[str, tuple[bytes, str]] = {
+    "nothing": (b"", "cannot be read as .pt ("),
+    "text": (b"no tensor", "cannot be read as .pt ("),
+    "cut short": (saved(save_pt, torch.ones(5, 3))[:300], "cannot be read as .pt ("),
+    "code": (saved(save_pt, {"logits": Evil()}), "cannot be read as .pt ("),
+    "a number": (saved(save_pt, 3), "must hold a tensor, or a dict of tensors; it holds int."),
+    "no tensor": (
+        saved(save_pt, {"logits": [1.0]}),
+        "must hold a tensor, or a dict of tensors; 'logits' is list.",
+    ),
+    "another name": (
+        saved(save_pt, {"scores": torch.ones(2, 2)}),
+        "must hold an array `logits`; found 'scores'.",
+    ),
+    "sparse": (saved(save_pt, torch.eye(3).to_sparse()), "cannot be read as .pt ("),
+}
 MALFORMED = {
     (suffix, case): files[case]
-    for suffix, files in zip(READERS, (NPZ, SAFETENSORS, PARQUET, CSV), strict=True)
+    for suffix, files in zip(READERS, (NPZ, SAFETENSORS, PARQUET, CSV, NPY, PT), strict=True)
     for case in files
 }
 
@@ -473,6 +522,7 @@ def test_a_malformed_file_is_one_clear_sentence(suffix: str, case: str, tmp_path
     assert type(caught.value) in (ValueError, TypeError)
     assert str(caught.value).startswith(f"'{path}'")
     assert message in str(caught.value)
+    assert not Path("pwned").exists()
     assert str(caught.value).isprintable()
     assert str(caught.value).count(str(path)) == 1
     assert len(str(caught.value)) < 400 + 2 * len(str(path))
@@ -491,7 +541,7 @@ def test_a_path_that_cannot_be_opened_is_the_systems_error(
     for name in ("x.txt", "x", "x.csv.gz", ".csv"):
         with pytest.raises(
             ValueError,
-            match=rf"{name}' must end in .npz, .safetensors, .parquet, .csv, which tells its",
+            match=rf"{name}' must end in .npz, .safetensors, .parquet, .csv, .npy, .pt, which",
         ):
             read(tmp_path / name)
 
@@ -596,7 +646,7 @@ def test_a_header_with_the_right_checksum_may_still_make_no_sense(tmp_path: Path
         {"x": torch.zeros(2)}, tmp_path / "x.safetensors", {"simplexcal": json.dumps(header)}
     )
     with pytest.raises(
-        ValueError, match=r"is damaged or was edited: its header makes no sense. Save it again."
+        ValueError, match=r"is damaged or was edited: its header lacks 'versions'. Save it again."
     ):
         read_outputs(tmp_path / "x.safetensors", "logits")
 

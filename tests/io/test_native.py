@@ -100,6 +100,23 @@ def edit(path: Path, **changes: object) -> None:
 # --- there and back ---
 
 
+@pytest.mark.parametrize("method", ["ts", "sts"])
+def test_a_calibrator_is_saved_and_loaded_without_a_network(method: str, path: Path) -> None:
+    calibrator = fitted(method)
+    calibrator.save(path)
+    loaded = simplexcal.load_calibrator(path)
+    assert type(loaded) is type(calibrator)
+    outputs = simulate()[0]
+    assert same(loaded(outputs), calibrator(outputs))
+    assert read_header(path)["fingerprint"] is None
+
+
+def test_a_calibrator_that_is_not_fitted_is_not_saved(path: Path) -> None:
+    with pytest.raises(NotFittedError, match=r"not fitted yet. Call fit\(outputs, labels\) first"):
+        TemperatureScaling().save(path)
+    assert not path.exists()
+
+
 def test_every_method_is_tried_here() -> None:
     assert {name: type(make()) for name, make in METHODS.items()} == CALIBRATORS
 
@@ -330,6 +347,26 @@ def test_tensors_of_another_shape_dtype_or_name_are_noticed(
 def test_an_edited_header_is_noticed(changes: dict[str, object], saved: Path) -> None:
     edit(saved, **changes)
     fails(saved, "is damaged or was edited: its checksum is wrong. Save it again.")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["kind", "method", "settings", "n_classes", "n_features", "fingerprint", "versions"],
+)
+def test_a_header_that_lacks_a_key_is_noticed(name: str, saved: Path) -> None:
+    header, tensors = read_header(saved), load_file(saved)
+    del header[name]
+    header["checksum"] = _checksum(header, tensors)
+    save_file(tensors, saved, {"simplexcal": json.dumps(header)})
+    fails(saved, f"is damaged or was edited: its header lacks '{name}'. Save it again.")
+
+
+def test_outputs_without_logits_are_noticed(path: Path) -> None:
+    save_outputs(Outputs(torch.zeros(3, 2)), None, path)
+    header, tensors = read_header(path), {"features": torch.zeros(3, 2)}
+    header["checksum"] = _checksum(header, tensors)
+    save_file(tensors, path, {"simplexcal": json.dumps(header)})
+    fails(path, "is damaged or was edited: it holds no `logits`. Save it again.", load_outputs)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", "{}", '{"format": "1"}', '{"format": null}'])

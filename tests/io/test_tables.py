@@ -33,7 +33,7 @@ import simplexcal
 from simplexcal.calibrators import Uncalibrated
 from simplexcal.io import save_calibrator, save_outputs
 from simplexcal.io.tables import (
-    READERS,
+    WRITERS,
     check_suffix,
     read_inputs,
     read_outputs,
@@ -384,7 +384,7 @@ def test_inputs_come_with_what_a_report_shows(tmp_path: Path) -> None:
 def test_inputs_that_are_not_there_are_missed(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError,
-        match=r"holds `logits` and no `inputs`. Saved outputs need no network: leave it out",
+        match=r"holds `logits` and no `inputs`. Saved outputs need no network: leave out `network`",
     ):
         read_inputs(write(tmp_path / "x.npz", select("logits")))
     with pytest.raises(ValueError, match=r"must hold an array `inputs`; found 'labels'\.$"):
@@ -432,7 +432,7 @@ def test_what_is_not_known_is_not_written(suffix: str, tmp_path: Path) -> None:
 
 
 def test_the_names_in_a_file_of_predictions_are_these(tmp_path: Path) -> None:
-    for suffix in READERS:
+    for suffix in WRITERS:
         write_predictions(tmp_path / f"x{suffix}", predict(), ids=range(N), labels=torch.arange(N))
     scalars = [
         "predicted",
@@ -528,6 +528,8 @@ def test_predictions_that_cannot_be_written_are_not(tmp_path: Path) -> None:
         match=r"x.txt' must end in .npz, .safetensors, .parquet, .csv, which .*; got '.txt'",
     ):
         write_predictions(tmp_path / "x.txt", predict())
+    with pytest.raises(ValueError, match=r"x.pt' must end in .npz, .safetensors, .parquet, .csv"):
+        write_predictions(tmp_path / "x.pt", predict())
     with pytest.raises(
         FileNotFoundError,
         match=r"nowhere' is no folder, so nothing can be written there. Make it",
@@ -562,7 +564,7 @@ def test_pyarrow_is_imported_when_it_is_needed() -> None:
 
 
 @pytest.mark.parametrize("module", ["native", "tables", "_columns", "_npz", "_arrow", "_rows"])
-def test_nothing_is_pickled_or_unpickled(module: str) -> None:
+def test_nothing_is_pickled_and_nothing_but_tensors_unpickled(module: str) -> None:
     tree = ast.parse((Path(simplexcal.__file__).parent / "io" / f"{module}.py").read_text())
     names = {
         alias.name
@@ -574,8 +576,12 @@ def test_nothing_is_pickled_or_unpickled(module: str) -> None:
     assert names.isdisjoint(
         {"pickle", "_pickle", "shelve", "marshal", "dill", "cloudpickle", "joblib"}
     )
-    called = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    assert called.isdisjoint({"torch.load", "torch.save", "np.load", "eval", "exec"})
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    called = {ast.unparse(call.func) for call in calls}
+    assert called.isdisjoint({"torch.save", "np.load", "eval", "exec"})
+    for call in calls:
+        if ast.unparse(call.func) == "torch.load":
+            assert "weights_only=True" in [ast.unparse(keyword) for keyword in call.keywords]
     options = {
         (node.arg, ast.unparse(node.value))
         for node in ast.walk(tree)
@@ -586,3 +592,44 @@ def test_nothing_is_pickled_or_unpickled(module: str) -> None:
 
 def test_the_suffix_tells_the_format_in_any_case() -> None:
     assert check_suffix("a/X.CSV") == ".csv"
+
+
+@pytest.mark.parametrize("key", ["=HYPERLINK(1)", "+1", "-x", "@me", "\t=1"])
+def test_ids_that_a_spreadsheet_would_run_are_a_warning_in_csv(key: str, tmp_path: Path) -> None:
+    ids = ["a"] * (N - 1) + [key]
+    path = tmp_path / "y.csv"
+    with pytest.warns(UserWarning, match=r"'.*y.csv': 1 of the ids begin with .* a formula"):
+        write_predictions(path, predict(), ids=ids)
+    table = read_outputs(path, "probs")
+    assert table.ids is not None
+    assert table.ids.tolist() == ids
+
+
+@pytest.mark.filterwarnings("error")
+def test_other_ids_are_no_warning(tmp_path: Path) -> None:
+    write_predictions(tmp_path / "y.parquet", predict(), ids=["=1"] * N)
+    write_predictions(tmp_path / "y.csv", predict(), ids=[f"row {i}" for i in range(N)])
+    write_predictions(tmp_path / "y.csv", predict(), ids=[-i for i in range(N)])
+
+
+def test_a_file_of_one_array_holds_what_is_asked_for(tmp_path: Path) -> None:
+    arrays = content()
+    np.save(tmp_path / "x.npy", arrays["logits"])
+    torch.save(nn.Parameter(torch.from_numpy(arrays["logits"])), tmp_path / "x.pt")
+    for name in ("x.npy", "x.pt"):
+        table = read_outputs(tmp_path / name, "logits")
+        assert equal(table.outputs.logits, arrays["logits"])
+        assert (table.labels, table.head, table.ids) == (None, None, None)
+        assert equal(read_inputs(tmp_path / name).inputs, arrays["logits"])
+    np.save(tmp_path / "probs.npy", arrays["probs"])
+    assert equal(read_predictions(tmp_path / "probs.npy")[0].probs, arrays["probs"])
+
+
+def test_a_file_of_named_tensors_is_read_as_an_npz(tmp_path: Path) -> None:
+    arrays = content()
+    tensors = {name: torch.from_numpy(x) for name, x in arrays.items()}
+    torch.save({**tensors, "logits": tensors["logits"].bfloat16()}, tmp_path / "x.pt")
+    table = read_outputs(tmp_path / "x.pt", "logits")
+    assert torch.equal(table.outputs.logits, tensors["logits"].bfloat16().float())
+    assert equal(table.outputs.features, arrays["features"])
+    assert equal(table.labels, arrays["labels"])

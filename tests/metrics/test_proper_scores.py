@@ -173,3 +173,13 @@ def test_bad_values_are_named(
 def test_labels_must_be_integers() -> None:
     with pytest.raises(TypeError, match=r"^`labels` must be integers; got torch.float32\."):
         nll(torch.tensor([[0.5, 0.5]]), torch.tensor([1.0]))
+
+
+def test_a_probability_that_rounds_above_1_lies_in_the_last_bin() -> None:
+    labels = torch.tensor([0, 1, 2])
+    for n_bins in (1, 2, 10):
+        exact = torch.tensor([[1.0, 0.0, 0.0]]).expand(3, -1)
+        rounded = torch.tensor([[1.0000001, 0.0, 0.0]]).expand(3, -1)
+        for metric in (classwise_ece, brier_split):
+            expected = metric(exact, labels, n_bins)
+            torch.testing.assert_close(metric(rounded, labels, n_bins), expected)

@@ -64,6 +64,7 @@ def run(path: Path, **inputs: Tensor) -> dict[str, Tensor]:
 
 def assert_same(got: dict[str, Tensor], expected: Prediction, atol: float = 1e-5) -> None:
     assert torch.equal(got["label"], expected.label)
+    assert torch.equal(got["probs"].argmax(-1), expected.label)
     for name in ("probs", "confidence", "aleatoric"):
         if name in got:
             torch.testing.assert_close(got[name], getattr(expected, name), rtol=0, atol=atol)
@@ -265,6 +266,24 @@ def test_the_largest_logit_keeps_the_strictly_largest_probability(
     assert (probs.gather(1, top) > probs.gather(1, next_to)).all()
 
 
+@pytest.mark.parametrize(
+    ("method", "dtype"),
+    [("ts", torch.float32), ("ts", torch.float64), ("sts", torch.float32)],
+)
+def test_the_label_is_the_most_probable_class_where_logits_are_one_step_apart(
+    method: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    calibrator = fitted(method, 3)
+    written = export_calibrator(calibrator, tmp_path / "file.onnx", dtype=dtype)
+    logits = torch.randn(2000, 3, generator=seeded(), dtype=dtype)
+    logits[:, 0] = logits[:, 1].nextafter(torch.tensor(-torch.inf, dtype=dtype))
+    features = torch.randn(2000, FEATURES, generator=seeded(1), dtype=dtype)
+    given = {"logits": logits, "features": features}
+    got = run(tmp_path / "file.onnx", **{name: given[name] for name in written.inputs})
+    assert torch.equal(got["probs"].argmax(-1), logits.argmax(-1))
+    assert torch.equal(got["probs"].amax(-1), got["confidence"])
+
+
 def test_the_same_calibrator_gives_the_same_bytes(tmp_path: Path) -> None:
     calibrator = fitted("ts", 3)
     for name in "ab":
@@ -362,6 +381,14 @@ def test_several_inputs_keep_their_names_or_get_numbers(tmp_path: Path) -> None:
         ValueError, match=r"must have the same number of rows in every part; got \[1, 40\]"
     ):
         model.to_onnx(path, (left, right[:1]))
+
+
+def test_a_double_array_is_an_example_in_the_dtype_of_the_network(tmp_path: Path) -> None:
+    net, path = Two(), tmp_path / "net.onnx"
+    left, right = torch.randn(40, 5, generator=seeded()), torch.randn(40, 6, generator=seeded())
+    model = model_of(net, "dirichlet", left, right)
+    model.to_onnx(path, {"left": left.double().numpy(), "right": right.numpy().astype(">f8")})
+    assert_same(run(path, left=left[:7], right=right[:7]), model.predict((left[:7], right[:7])))
 
 
 def test_an_input_that_is_no_tensor_is_refused(tmp_path: Path) -> None:

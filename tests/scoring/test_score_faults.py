@@ -1,3 +1,4 @@
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +13,13 @@ from helpers.parquet_rows import K, columns, fitted, outputs, read, save, write
 from safetensors.torch import save_file
 from torch import nn
 
+from simplexcal._validation import ROUNDING
 from simplexcal.calibrators import TemperatureScaling
 from simplexcal.io import save_calibrator
 from simplexcal.network_spec import NetworkSpec
 from simplexcal.scoring import score
+from simplexcal.scoring.worker import Worker
+from simplexcal.types import Outputs
 
 nan = float("nan")
 inf = float("inf")
@@ -90,6 +94,18 @@ def test_what_is_no_distribution_goes_to_the_side_file(tmp_path: Path) -> None:
         "`probs` are no probabilities: from -2 to 3, with sum 2.5",
         "`probs` are no probabilities: from 0.25 to 0.26, with sum 1.01",
     ]
+
+
+def test_probabilities_may_be_as_inexact_as_check_probs_allows(tmp_path: Path) -> None:
+    for kind in (np.float32, np.float64):
+        largest = kind(1 + ROUNDING)
+        above = np.nextafter(largest, kind(2))
+        probs = np.array([[1.0000001, 0, 0, 0], [largest, 0, 0, 0], [above, 0, 0, 0]], kind)
+        rows = {f"prob_{i}": probs[:, i] for i in range(K)}
+        data = write(tmp_path / "x.parquet", rows)
+        score(save(tmp_path, "ts"), data, tmp_path / "y.parquet")
+        assert read(tmp_path / "y.parquet")["row_number"] == [0, 1]
+        assert len(Outputs.from_probs(torch.from_numpy(probs[:2]))) == 2
 
 
 def test_a_file_of_bad_rows_alone_gives_an_empty_output(tmp_path: Path) -> None:
@@ -329,6 +345,47 @@ def test_the_output_must_not_be_input(tmp_path: Path) -> None:
         score(calibrator, data, tmp_path / "y.csv")
     with pytest.raises(FileNotFoundError, match=r"`output`: '.*out' is no folder"):
         score(calibrator, data, tmp_path / "out" / "y.parquet")
+
+
+@pytest.mark.parametrize("link", [Path.symlink_to, Path.hardlink_to])
+def test_an_output_that_a_link_in_the_input_leads_to_is_not_overwritten(
+    link: Callable[[Path, Path], None], tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    calibrator = save(tmp_path, "ts")
+    for name in ("y.parquet", "y.rejected.parquet"):
+        data = write(tmp_path / name, columns(5))
+        link(tmp_path / "in" / name, data)
+        before = data.read_bytes()
+        with pytest.raises(ValueError, match=rf"'.*{name}'.* is read as input"):
+            score(calibrator, tmp_path / "in", tmp_path / "y.parquet")
+        assert data.read_bytes() == before
+        (tmp_path / "in" / name).unlink()
+        data.unlink()
+
+
+def test_a_file_that_score_did_not_write_is_not_taken_for_rejected_rows(tmp_path: Path) -> None:
+    data, calibrator = write(tmp_path / "x.parquet", columns(5)), save(tmp_path, "ts")
+    foreign = write(tmp_path / "y.rejected.parquet", {"of": ["somebody"]})
+    with pytest.raises(ValueError, match=r"'.*y.rejected.parquet'.* was not written by `score`"):
+        score(calibrator, data, tmp_path / "y.parquet")
+    assert read(foreign) == {"of": ["somebody"]}
+    assert not (tmp_path / "y.parquet").exists()
+    foreign.write_text("no Parquet")
+    with pytest.raises(ValueError, match=r"'.*y.rejected.parquet'.* was not written by `score`"):
+        score(calibrator, data, tmp_path / "y.parquet")
+    assert foreign.read_text() == "no Parquet"
+
+
+def test_a_name_too_long_for_the_files_beside_it_is_said_before_work_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, calibrator = write(tmp_path / "x.parquet", with_faults()), save(tmp_path, "ts")
+    longest = os.pathconf(tmp_path, "PC_NAME_MAX") - len(".rejected")
+    assert score(calibrator, data, tmp_path / f"{'y' * (longest - 8)}.parquet").n_rejected
+    monkeypatch.setattr(Worker, "__call__", None)
+    with pytest.raises(ValueError, match=r"The name of '.*rejected.parquet' has \d+ bytes"):
+        score(calibrator, data, tmp_path / f"{'y' * (longest - 7)}.parquet")
 
 
 def test_neither_the_input_nor_a_folder_is_overwritten(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -175,6 +175,26 @@ def test_a_shard_that_lost_rows_is_found(tmp_path: Path, monkeypatch: pytest.Mon
     assert not (tmp_path / "y.parquet").exists()
 
 
+@pytest.mark.parametrize("part", ["00000001.parquet", "00000000.rejected.parquet"])
+@pytest.mark.parametrize("where", [0, 4, -4])
+def test_a_damaged_shard_is_named_with_the_remedy(
+    part: str, where: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calibrator, data = stopped(tmp_path, monkeypatch)
+    shard = tmp_path / "y.parquet.shards" / part
+    content = bytearray(shard.read_bytes())
+    content[where : where + 2 or None] = b"\xff\xff"
+    shard.write_bytes(content)
+    if where == 0:
+        shard.write_bytes(b"")
+    with pytest.raises(
+        ValueError, match=rf"{part}' cannot be read as .parquet \(.*\). Pass `restart=True`"
+    ):
+        score(calibrator, data, tmp_path / "y.parquet", batch_size=4)
+    assert not (tmp_path / "y.parquet").exists()
+    assert score(calibrator, data, tmp_path / "y.parquet", batch_size=4, restart=True).rows == 158
+
+
 def test_two_runs_do_not_write_one_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calibrator, data = stopped(tmp_path, monkeypatch)
     with (tmp_path / "y.parquet.shards" / "lock").open("w") as lock:
@@ -199,7 +219,7 @@ def test_either_engine_goes_on_with_the_others_shards(
     plain, asked = runner._score_locally, []
 
     def other(
-        engine: str, worker: Worker, shards: Sequence[Shard], _: str | None
+        engine: str, worker: Worker, shards: Iterable[Shard], _: str | None
     ) -> Generator[ShardResult]:
         asked.append(engine)
         found: Generator[ShardResult] = plain(worker, shards)

@@ -11,9 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
 
 _locks: "WeakKeyDictionary[nn.Module, Any]" = WeakKeyDictionary()  # one for each network
 _locks_guard = Lock()
+_stance_lock = RLock()
 
 
 class Call(NamedTuple):
@@ -32,14 +34,15 @@ class Call(NamedTuple):
 
 @contextmanager
 def frozen(net: nn.Module) -> Iterator[None]:
-    """Put a network into evaluation mode without gradients; then restore each module's own mode.
+    """Put a network into evaluation mode without gradients; then restore modes and buffers.
 
-    One thread at a time has the network; others wait.
+    One thread at a time has the network; others wait. Parts that are compiled run uncompiled, since
+    compiled code skips hooks that come later.
 
     Args:
         net: The network.
     """
-    with _lock_of(net):
+    with _lock_of(net), _buffers_restored(net), _uncompiled(net):
         modes = [(module, module.training) for module in net.modules()]
         try:
             for module, _ in modes:
@@ -75,6 +78,63 @@ def batch_normalised(net: nn.Module) -> Iterator[None]:
             for layer, mean, var in kept:
                 layer.running_mean = mean
                 layer.running_var = var
+
+
+@contextmanager
+def _buffers_restored(net: nn.Module) -> Iterator[None]:
+    """Give each buffer its value again, whether the network changed, replaced or added it."""
+    kept = [(module, dict(module._buffers)) for module in net.modules()]
+    present = [x for _, buffers in kept for x in buffers.values() if x is not None]
+    copies = [_copy(buffer) for buffer in present]
+    with torch.inference_mode(False), torch.no_grad():
+        try:
+            yield
+        finally:
+            for module, buffers in kept:
+                _put_back(module._buffers, buffers)
+            for buffer, copy in zip(present, copies, strict=True):
+                # Not every change raises the version of a tensor, so the values are compared.
+                if copy is not None and not _equal(buffer, copy):
+                    buffer.copy_(copy)
+
+
+def _put_back(now: dict[str, Tensor | None], before: dict[str, Tensor | None]) -> None:
+    """Make the buffers of a module those that it had before."""
+    if list(map(id, now.values())) != list(map(id, before.values())):
+        now.clear()
+        now.update(before)
+
+
+def _copy(buffer: Tensor) -> Tensor | None:
+    """Return a copy of a buffer, or None where it cannot change."""
+    if is_lazy(buffer) or buffer.is_inference():
+        return None
+    return buffer.detach().clone()
+
+
+def _equal(buffer: Tensor, copy: Tensor) -> bool:
+    """Return whether two tensors are the same; those that torch cannot compare are not."""
+    try:
+        return torch.equal(buffer, copy)
+    except (RuntimeError, NotImplementedError):
+        return False
+
+
+@contextmanager
+def _uncompiled(net: nn.Module) -> Iterator[None]:
+    """Let the compiled parts of a network, if any, run as they were written."""
+    has_compiled = any(_is_compiled(module) for module in net.modules())
+    # Earlier versions of torch than 2.6 cannot do it.
+    if not has_compiled or not hasattr(torch.compiler, "set_stance"):
+        yield
+        return
+    # The stance is one for all threads.
+    with _stance_lock, torch.compiler.set_stance("force_eager"):
+        yield
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    return hasattr(module, "_orig_mod") or module._compiled_call_impl is not None
 
 
 def _lock_of(net: nn.Module) -> Any:
@@ -119,16 +179,41 @@ def logits_of(net: nn.Module, x: Any) -> Any:
     Args:
         net: The network.
         x: Its inputs; a dict is passed by name, a list by position.
+
+    Raises:
+        TypeError: If the result holds no logits.
     """
     result = call(net, x)
     if isinstance(result, Mapping):
-        result = result.get("logits")
+        found = result.get("logits")
     else:
-        result = getattr(result, "logits", result)
+        found = getattr(result, "logits", result)
+    if isinstance(found, tuple | list):
+        tensors = (part for part in found if isinstance(part, Tensor))
+        found = next(tensors, None)
+    if not isinstance(found, Tensor) or found.dim() == 0:
+        raise TypeError(
+            "`net` must return logits (N, K): as a tensor, as the first tensor of a tuple, or "
+            f"under the name 'logits'; it returned {_describe_result(result)}. Wrap it so that it "
+            "returns them alone."
+        )
+    return found
+
+
+def _describe_result(result: Any) -> str:
+    """Say what a network returned: its type, and the names or types of its parts."""
+    if isinstance(result, Tensor):
+        return f"a {type(result).__name__} of shape {tuple(result.shape)}"
+    kind = f"a {type(result).__name__}"
     if isinstance(result, tuple | list):
-        tensors = (part for part in result if isinstance(part, Tensor))
-        return next(tensors, None)
-    return result
+        parts = [_describe_result(part).removeprefix("a ") for part in result]
+        return f"{kind} of {', '.join(parts)}"
+    names = list(getattr(result, "__dict__", {}))
+    if isinstance(result, Mapping):
+        names = list(result)
+    if not names:
+        return kind
+    return f"{kind} with {', '.join(repr(name) for name in names)}"
 
 
 def call(net: nn.Module, x: Any) -> Any:
@@ -153,7 +238,15 @@ def network_inputs(net: nn.Module, x: Any) -> Any:
         x: A tensor or an array, or a mapping or a sequence of them.
     """
     anchor = next(iter((*net.parameters(), *net.buffers())), torch.empty(0))
-    return map_tensors(lambda part: input_tensor(net, part).to(anchor.device), x)
+
+    def own_tensor(part: Tensor | np.ndarray) -> Tensor:
+        tensor = input_tensor(net, part).to(anchor.device)
+        if tensor is part:
+            # The network may change it in place.
+            return tensor.clone()
+        return tensor
+
+    return map_tensors(own_tensor, x)
 
 
 def input_tensor(net: nn.Module, x: Tensor | np.ndarray) -> Tensor:
@@ -177,8 +270,9 @@ def map_tensors(function: Callable[[Any], Any], x: Any) -> Any:
 
     Args:
         function: Takes a tensor or an array.
-        x: What holds them; mappings become dicts, sequences lists.
+        x: What holds them; mappings become dicts, sequences lists. A data frame is an array.
     """
+    x = frame_to_array(x)
     if isinstance(x, Mapping):
         return {name: map_tensors(function, part) for name, part in x.items()}
     if isinstance(x, tuple | list):
@@ -196,4 +290,16 @@ def as_tensor(x: Any) -> Tensor:
     """
     if isinstance(x, Tensor):
         return x
-    return torch.from_numpy(np.array(x))  # a copy, since an array may be read-only
+    array = np.array(x)  # a copy, since an array may be read-only
+    return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
+
+
+def frame_to_array(x: Any) -> Any:
+    """Return a data frame or a series as an array, and anything else as it is.
+
+    Args:
+        x: Anything.
+    """
+    if isinstance(x, Tensor) or not hasattr(x, "to_numpy"):
+        return x
+    return np.ascontiguousarray(x.to_numpy())

@@ -1,6 +1,5 @@
 """The frozen network: logits and penultimate features in one forward pass."""
 
-import hashlib
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -9,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from simplexcal.backbone._fingerprint import digest_network
 from simplexcal.backbone._forward import (
     Call,
     frozen,
@@ -29,7 +29,8 @@ class Backbone(nn.Module):
     rejected. Where the head is applied to all tokens and the network picks one of them, the
     features are those of this token.
 
-    The network stays as it is, bit for bit: weights, modes, flags and hooks.
+    The network stays as it is, bit for bit: weights, buffers, modes, flags and hooks. A buffer that
+    the network updates itself has its value again after each call, and so have the inputs.
 
     Args:
         net: The classifier. It returns logits (N, K), alone or as the first tensor of a tuple, or
@@ -105,13 +106,7 @@ class Backbone(nn.Module):
 
     def fingerprint(self) -> str:
         """Return a SHA-256 digest of the network's tensors: names, dtypes, shapes and bytes."""
-        digest = hashlib.sha256()
-        for name, value in sorted(self.net.state_dict().items()):
-            if isinstance(value, Tensor):
-                digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
-                content = value.cpu().contiguous().flatten().view(torch.uint8)
-                digest.update(content.numpy().data)
-        return digest.hexdigest()
+        return digest_network(self.net)
 
     def as_input(self, x: Tensor | np.ndarray) -> Tensor:
         """Return a tensor as it is, and an array as a tensor, floats in the network's dtype.

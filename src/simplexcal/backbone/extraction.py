@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from simplexcal._progress import track
-from simplexcal._validation import check_batch_labels
-from simplexcal.backbone._forward import as_tensor, map_tensors
+from simplexcal._validation import check_batch_labels, check_count
+from simplexcal.backbone._forward import as_tensor, frame_to_array, map_tensors
 from simplexcal.backbone.backbone import Backbone
 from simplexcal.types import Outputs
 
@@ -42,8 +42,10 @@ def extract(
 
     Raises:
         TypeError: If `data` is nothing of this, or labels are not integers.
-        ValueError: If `data` is empty or has no labels, or the numbers of inputs and labels differ.
+        ValueError: If `data` is empty or has no labels, the numbers of inputs and labels differ,
+            or `batch_size` is less than 1.
     """
+    check_count("batch_size", batch_size)
     if not isinstance(backbone, Backbone):
         backbone = Backbone(backbone)
     batches = _batches(data, batch_size)
@@ -68,7 +70,7 @@ def _run(backbone: Backbone, batches: Iterable[Any]) -> Iterator[Rows]:
     for batch in batches:
         inputs, labels = _split(batch)
         outputs = backbone(inputs)
-        labels = as_tensor(check_batch_labels(labels, len(outputs.logits)))
+        labels = as_tensor(check_batch_labels(frame_to_array(labels), len(outputs.logits)))
         yield outputs.logits.cpu(), outputs.features.cpu(), labels.to("cpu", torch.int64)
 
 
@@ -77,7 +79,7 @@ def _batches(data: Any, size: int) -> Iterable[Any]:
     if isinstance(data, Mapping):
         data = _split(data)
     if _is_pair_of_tensors(data):
-        return _slices(data[0], data[1], size)
+        return _slices(frame_to_array(data[0]), frame_to_array(data[1]), size)
     if _is_dataset(data):
         # With a generator of its own, the loader leaves torch's global random state alone.
         return DataLoader(data, size, generator=torch.Generator())
@@ -93,13 +95,15 @@ def _is_pair_of_tensors(data: Any) -> bool:
     """Return whether data are (inputs, labels), and no list of two batches."""
     if not isinstance(data, tuple | list) or len(data) != 2:
         return False
-    return any(isinstance(part, Tensor | np.ndarray) for part in data)
+    return any(isinstance(frame_to_array(part), Tensor | np.ndarray) for part in data)
 
 
 def _is_dataset(data: Any) -> bool:
     """Return whether data are a Dataset, or have the interface of one."""
     if isinstance(data, Dataset):
         return True
+    if frame_to_array(data) is not data:
+        raise _no_labels(type(data).__name__)
     return hasattr(data, "__getitem__") and not isinstance(data, tuple | list)
 
 
@@ -124,7 +128,11 @@ def _split(batch: Any) -> tuple[Any, Any]:
         if len(batch) == 2:
             return batch[0], batch[1]
         kind += f" of {len(batch)}"
-    raise ValueError(
+    raise _no_labels(kind)
+
+
+def _no_labels(kind: str) -> ValueError:
+    return ValueError(
         f"`data` must come with labels, as (inputs, labels) or a dict with 'labels'; got a {kind}."
     )
 
@@ -150,10 +158,21 @@ def _memory_mapped(parts: Iterable[Rows], folder: Path) -> list[Tensor]:
     last: Rows = ()
     for last in parts:
         for path, rows in zip(paths, last, strict=True):
-            with path.open("ab") as file:
-                rows.numpy().tofile(file)
+            _append(path, rows)
     # There is no last part, and no file, where the data are empty.
     return [_map_file(path, rows) for path, rows in zip(paths, last, strict=False)]
+
+
+def _append(path: Path, rows: Tensor) -> None:
+    """Append rows to a file."""
+    try:
+        with path.open("ab") as file:
+            # numpy's tofile may lose what it buffered without an error.
+            file.write(np.ascontiguousarray(rows.numpy()).data)
+    except OSError as error:
+        raise OSError(
+            f"'{path}' could not be written ({error}). Free some space, or pass another `storage`."
+        ) from error
 
 
 def _map_file(path: Path, rows: Tensor) -> Tensor:

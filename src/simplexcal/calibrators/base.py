@@ -4,7 +4,10 @@ import dataclasses
 import hashlib
 import inspect
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from importlib import import_module
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
@@ -140,7 +143,8 @@ class Calibrator(nn.Module, ABC):
         """
         self.n_classes = n_classes
         self.n_features = n_features
-        self._build(n_classes, n_features)
+        with _no_half_by_default():
+            self._build(n_classes, n_features)
 
     def forward(self, outputs: Outputs) -> Prediction:
         """Calibrate, some rows at a time; the label is the network's own.
@@ -215,6 +219,21 @@ class Calibrator(nn.Module, ABC):
         )
         self.thresholds[found.promise] = found
         return found
+
+    def save(self, path: str | Path) -> None:
+        """Write the fitted calibrator; ``simplexcal.load_calibrator`` reads it.
+
+        Args:
+            path: The safetensors file to write.
+
+        Raises:
+            NotFittedError: If the calibrator is not fitted.
+            ValueError: If its type is not in CALIBRATORS.
+            OSError: If the file cannot be written.
+        """
+        # The module of files builds on this one, so that it can only be imported later.
+        files = import_module("simplexcal.io")
+        files.save_calibrator(self, path)
 
     @abstractmethod
     def _build(
@@ -324,11 +343,28 @@ def _digest(outputs: Outputs) -> str:
     return digest.hexdigest()
 
 
-def _full_precision(device: torch.device) -> AbstractContextManager[object]:
-    """Return a context without autocast, which would cost digits here and keep old weights."""
+@contextmanager
+def _full_precision(device: torch.device) -> Iterator[None]:
+    """Go without autocast, which would cost digits here and keep old weights, and without half."""
+    autocast: AbstractContextManager[object] = nullcontext()
     if torch.amp.is_autocast_available(device.type):
-        return torch.autocast(device.type, enabled=False)
-    return nullcontext()
+        autocast = torch.autocast(device.type, enabled=False)
+    with autocast, _no_half_by_default():
+        yield
+
+
+@contextmanager
+def _no_half_by_default() -> Iterator[None]:
+    """Make new tensors float32 where half precision is torch's default dtype."""
+    default = torch.get_default_dtype()
+    if default not in (torch.float16, torch.bfloat16):
+        yield
+        return
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(default)
 
 
 def _check_outputs(outputs: object) -> None:

@@ -1,5 +1,6 @@
 """What the command line prints: results on stdout, errors of one line on stderr, exit codes."""
 
+import io
 import json
 import math
 import os
@@ -33,6 +34,9 @@ def run(command: Callable[[], object]) -> int:
     Args:
         command: Called without arguments; it may return an exit code of its own.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A file's name that stdout cannot show is no error after the work is done.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = command()
     except KeyboardInterrupt:

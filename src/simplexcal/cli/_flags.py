@@ -69,7 +69,7 @@ def flags_of(parameters: Sequence[Any]) -> Flags:
 
 
 def name_flags(text: str, flags: Flags) -> str:
-    """Return a message with each `argument` in backticks replaced by its flag.
+    """Return a message with each `argument` or `argument=True` in backticks replaced by its flag.
 
     Args:
         text: The library's message.
@@ -82,7 +82,7 @@ def name_flags(text: str, flags: Flags) -> str:
             return match[0]
         return flags.get(name, match[0])
 
-    return re.sub(r"`(\w+)`", flag, text)
+    return re.sub(r"`(\w+)(=True)?`", flag, text)
 
 
 def _show_warning(flags: Flags, message: Warning | str, *_: object, **__: object) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from simplexcal._validation import check_labels
 from simplexcal.backbone import Backbone, extract
-from simplexcal.calibrators import Calibrator, Uncalibrated
+from simplexcal.calibrators import CALIBRATORS, Calibrator, Uncalibrated
 from simplexcal.io import load_calibrator
 from simplexcal.io.native import check_fingerprint
 from simplexcal.io.tables import Inputs, Table, read_inputs, read_outputs, read_predictions
@@ -217,13 +217,17 @@ def read_evaluation_inputs(
             "--input predictions are evaluated as they are: leave out --calibrator and --model."
         )
     prediction, known_labels = read_predictions(path)
-    return EvaluationInputs({path.stem: prediction}, _required(path, known_labels))
+    name = path.stem
+    if name in CALIBRATORS:
+        # The key of a method would be shown as that method, which the file need not hold.
+        name = path.name
+    return EvaluationInputs({name: prediction}, _required(path, known_labels))
 
 
 def _run_network(path: Path, network: NetworkSpec, images: bool, progress: bool) -> Source:
     given = read_inputs(path, images=images)
     backbone = load_backbone(network)
-    inputs = _as_network_input(backbone, given.inputs)
+    inputs = as_network_input(backbone, given.inputs)
     with reraise_as_input_error(f"the `inputs` of '{path}'"):
         outputs, _ = extract(backbone, (inputs, _labels_or_zeros(given)), progress=progress)
     table = Table(outputs, given.labels, backbone.head, given.images, given.class_names, given.ids)
@@ -237,8 +241,13 @@ def _labels_or_zeros(given: Inputs) -> Tensor:
     return given.labels
 
 
-def _as_network_input(backbone: Backbone, inputs: Tensor) -> Tensor:
-    """Return the inputs in the network's dtype where they are float64, which numpy makes."""
+def as_network_input(backbone: Backbone, inputs: Tensor) -> Tensor:
+    """Return the inputs in the network's dtype where they are float64, which numpy makes.
+
+    Args:
+        backbone: The network.
+        inputs: Its inputs, in their own dtype.
+    """
     if inputs.dtype == torch.float64:
         return backbone.as_input(inputs.numpy())
     return inputs

@@ -55,7 +55,7 @@ DataArgument = Annotated[
     Path,
     typer.Argument(
         metavar="DATA",
-        help="Saved outputs, or raw inputs for --model; .npz, .safetensors, .parquet or .csv.",
+        help="Saved outputs, or raw inputs for --model; .npz .npy .pt .safetensors .parquet .csv",
     ),
 ]
 CalibratorArgument = Annotated[

@@ -8,6 +8,7 @@ import typer
 from torch import Tensor
 
 from simplexcal.cli._console import echo_result
+from simplexcal.cli._inputs import as_network_input
 from simplexcal.cli._options import (
     CalibratorArgument,
     HeadOption,
@@ -105,6 +106,7 @@ def _export_with_network(
 ) -> Exported:
     net = load_network(network.model, network.weights)
     model = load(calibrator, net, head=network.head)
+    example = as_network_input(model.backbone, example)
     with reraise_as_input_error(f"inputs of shape {tuple(example.shape[1:])} and {example.dtype}"):
         model.backbone(example)
     return export_model(model.backbone, model.calibrator, output, example)

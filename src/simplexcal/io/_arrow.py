@@ -198,8 +198,9 @@ def _find_lists(path: Path, name: str, schema: Any, table: Any, nested: bool) ->
 def _sort_numbered(path: Path, name: str, columns: list[str]) -> list[str]:
     """Return numbered columns in the order of their numbers, which have no gap."""
     expected = [f"{STEMS[name]}_{i}" for i in range(len(columns))]
+    present = set(columns)
     for column in expected:
-        if column not in columns:
+        if column not in present:
             raise ValueError(
                 f"'{path}' has {len(columns)} columns of {name}, which must be {expected[0]} to "
                 f"{expected[-1]}, once each; {column} is missing. Number them from 0, without gaps."

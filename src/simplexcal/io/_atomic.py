@@ -23,12 +23,33 @@ def check_output_path(path: Path, suffixes: Sequence[str], inputs: Sequence[Path
     """
     if path.suffix not in suffixes:
         raise ValueError(f"`output` must end in {' or '.join(suffixes)}; got '{path}'.")
+    check_name_length(path)
     _check_place(path, "`output`: ")
     if not os.access(path.parent, os.W_OK):
         raise PermissionError(f"`output`: you may not write to '{path.parent}'.")
     if path.exists() and any(path.samefile(other) for other in inputs):
         raise ValueError(
             f"`output` '{path}' is read by this call and would be overwritten. Give another name."
+        )
+
+
+def check_name_length(path: Path) -> None:
+    """Reject a file whose name is longer than its folder can hold.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ValueError: If the name is too long.
+    """
+    if not hasattr(os, "pathconf") or not path.parent.is_dir():
+        return
+    most = os.pathconf(path.parent, "PC_NAME_MAX")
+    size = len(os.fsencode(path.name))
+    if size > most:
+        raise ValueError(
+            f"The name of '{path}' has {size} bytes; names in this folder have at most {most}. "
+            "Give `output` a shorter name."
         )
 
 
@@ -66,6 +87,11 @@ def atomic_open(path: Path, folder: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+    except OSError as error:
+        # A disk that is full names no file.
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""The formats that hold arrays: .npz, by NumPy, and .safetensors."""
+"""The formats that hold arrays: .npz and .npy, by NumPy, .safetensors, and torch's .pt."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -60,6 +60,49 @@ def read_safetensors(path: Path, wanted: Sequence[str]) -> Columns:
     if is_native:
         arrays = _read_native(path, wanted)
     return Columns(path, arrays, names, names)
+
+
+def read_npy(path: Path, wanted: Sequence[str]) -> Columns:
+    """Read one NumPy array, which is the first that is wanted.
+
+    Args:
+        path: The file.
+        wanted: Names of arrays.
+    """
+    remedy = "Write it with numpy.save, as an array of numbers; objects are never unpickled."
+    with reraise_parse_errors(path, remedy), path.open("rb") as file:
+        array = np.lib.format.read_array(file, allow_pickle=False)
+    names = list(wanted[:1])
+    return Columns(path, {names[0]: array}, names, names)
+
+
+def read_pt(path: Path, wanted: Sequence[str]) -> Columns:
+    """Read a dict of tensors, each only if it is wanted, or one tensor, which is the first wanted.
+
+    Args:
+        path: The file.
+        wanted: Names of tensors.
+    """
+    remedy = "Write it with torch.save, as a tensor or a dict of tensors; only those are unpickled."
+    with reraise_parse_errors(path, remedy):
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    if isinstance(content, Tensor):
+        content = {wanted[0]: content}
+    if not isinstance(content, Mapping):
+        raise _no_tensors(path, f"it holds {type(content).__name__}")
+    names = [str(name) for name in content]
+    arrays: dict[str, Array] = {}
+    for name in wanted:
+        if name in content:
+            if not isinstance(content[name], Tensor):
+                raise _no_tensors(path, f"{name!r} is {type(content[name]).__name__}")
+            with reraise_parse_errors(path, remedy):
+                arrays[name] = _as_array(content[name].detach())
+    return Columns(path, arrays, names, names)
+
+
+def _no_tensors(path: Path, found: str) -> TypeError:
+    return TypeError(f"'{path}' must hold a tensor, or a dict of tensors; {found}.")
 
 
 def npz_bytes(columns: Mapping[str, Array]) -> bytes:

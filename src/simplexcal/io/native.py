@@ -26,6 +26,19 @@ from simplexcal.types import Outputs
 
 FORMAT = 2  # goes up when older versions of the library cannot read the file
 KEY = "simplexcal"  # of the header in the metadata
+# What the header of each kind of file must have.
+KEYS = {
+    "calibrator": (
+        "kind",
+        "versions",
+        "method",
+        "settings",
+        "n_classes",
+        "n_features",
+        "fingerprint",
+    ),
+    "outputs": ("kind", "versions"),
+}
 
 Header = dict[str, Any]
 Tensors = dict[str, Tensor]
@@ -141,6 +154,8 @@ def load_outputs(path: str | Path) -> tuple[Outputs, Tensor | None]:
         OSError: If the file cannot be read.
     """
     _, tensors = _read(Path(path), "outputs")
+    if "logits" not in tensors:
+        raise ValueError(f"'{path}' is damaged or was edited: it holds no `logits`. Save it again.")
     return Outputs(tensors["logits"], tensors.get("features")), tensors.get("labels")
 
 
@@ -178,11 +193,16 @@ def _read(path: Path, kind: str) -> tuple[Header, Tensors]:
         raise ValueError(
             f"'{path}' is damaged or was edited: its checksum is wrong. Save it again."
         )
-    found = header["kind"]
-    if found != kind:
+    found = header.get("kind")
+    if found in KEYS and found != kind:
         raise ValueError(
             f"'{path}' is of kind {found!r}, not {kind!r}. Read it with simplexcal.io.load_{found}."
         )
+    for name in KEYS[kind]:
+        if name not in header:
+            raise ValueError(
+                f"'{path}' is damaged or was edited: its header lacks {name!r}. Save it again."
+            )
     return header, tensors
 
 

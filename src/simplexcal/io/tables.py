@@ -1,12 +1,13 @@
 """Users' own files: outputs or inputs of a network, and predictions.
 
-The formats are .npz, .safetensors, .parquet and .csv.
+The formats are .npz, .safetensors, .parquet and .csv; .npy and .pt are read only.
 
-Arrays (.npz, .safetensors): `logits` or `probs` (N, K); optional `features` (N, D), `labels` (N,),
-`id` (N,), the last linear layer's `head_weight` (K, D) and `head_bias` (K,), `images` (N, H, W) or
-(N, H, W, 3) in uint8, and in .npz `class_names` (K,); `inputs` (N, …) for a network. Rows
-(.parquet, .csv): columns `logit_0`, `logit_1`, … or `prob_0`, …; optional `feature_0`, …, `label`,
-`id`; in .parquet also one column `logits`, `probs` or `features` of lists.
+Arrays (.npz, .safetensors, .pt): `logits` or `probs` (N, K); optional `features` (N, D), `labels`
+(N,), `id` (N,), the last linear layer's `head_weight` (K, D) and `head_bias` (K,), `images`
+(N, H, W) or (N, H, W, 3) in uint8, and in .npz `class_names` (K,); `inputs` (N, …) for a network.
+Rows (.parquet, .csv): columns `logit_0`, `logit_1`, … or `prob_0`, …; optional `feature_0`, …,
+`label`, `id`; in .parquet also one column `logits`, `probs` or `features` of lists. One array
+(.npy, or a .pt file of one tensor): that which is asked for, `logits`, `probs` or `inputs`.
 
 Predictions have `probs`, `predicted` (the network's class), `confidence`, where there are any
 `aleatoric`, `epistemic` and `mutual_information`, and the true classes under the same name as
@@ -17,7 +18,7 @@ A file that cannot be read raises ValueError, TypeError or OSError with a messag
 ImportError without pyarrow.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from simplexcal._validation import check_probs
+from simplexcal._validation import check_probs, warn_caller
 from simplexcal.io._atomic import atomic_write
 from simplexcal.io._columns import (
     STEMS,
@@ -38,7 +39,14 @@ from simplexcal.io._columns import (
     quote,
     quote_names,
 )
-from simplexcal.io._npz import npz_bytes, read_npz, read_safetensors, safetensors_bytes
+from simplexcal.io._npz import (
+    npz_bytes,
+    read_npy,
+    read_npz,
+    read_pt,
+    read_safetensors,
+    safetensors_bytes,
+)
 from simplexcal.types import Outputs, Prediction
 
 Reader = Callable[[Path, Sequence[str]], Columns]
@@ -49,6 +57,8 @@ READERS: dict[str, Reader] = {
     ".safetensors": read_safetensors,
     ".parquet": lambda path, wanted: _row_formats().read_parquet(path, wanted),
     ".csv": lambda path, wanted: _row_formats().read_csv(path, wanted),
+    ".npy": read_npy,
+    ".pt": read_pt,
 }
 WRITERS: dict[str, Writer] = {
     ".npz": npz_bytes,
@@ -57,6 +67,7 @@ WRITERS: dict[str, Writer] = {
     ".csv": lambda columns: _row_formats().csv_bytes(columns),
 }
 IMAGE_CHANNELS = ((), (3,))
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # of a cell, in a spreadsheet
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,19 +110,21 @@ class Inputs:
     ids: Array | None = None
 
 
-def check_suffix(path: str | Path) -> str:
-    """Return the suffix of a file, in lower case, if its format can be read and written.
+def check_suffix(path: str | Path, formats: Iterable[str] = READERS) -> str:
+    """Return the suffix of a file, in lower case, if its format is one of these.
 
     Args:
         path: The file.
+        formats: Suffixes; those that can be read by default.
 
     Raises:
         ValueError: If the suffix is another.
     """
+    known = list(formats)
     suffix = Path(path).suffix.lower()
-    if suffix not in READERS:
+    if suffix not in known:
         raise ValueError(
-            f"'{path}' must end in {', '.join(READERS)}, which tells its format; got {suffix!r}."
+            f"'{path}' must end in {', '.join(known)}, which tells its format; got {suffix!r}."
         )
     return suffix
 
@@ -155,7 +168,7 @@ def read_inputs(path: str | Path, *, images: bool = False) -> Inputs:
     """Read inputs of a network, (N, …), in their own dtype.
 
     Args:
-        path: A .npz or .safetensors file.
+        path: A .npz, .safetensors, .npy or .pt file.
         images: Whether to read the pictures too.
 
     Raises:
@@ -164,7 +177,7 @@ def read_inputs(path: str | Path, *, images: bool = False) -> Inputs:
         OSError: If the file cannot be opened.
     """
     columns = _read(path, ["inputs", *_optional(images)])
-    remedy = 'Saved outputs need no network: leave it out, and pass `input` as "logits".'
+    remedy = "Saved outputs need no network: leave out `network`."
     _check_present(columns, "inputs", "logits", remedy)
     inputs = torch.from_numpy(columns.numbers("inputs"))
     n = len(inputs)
@@ -220,12 +233,14 @@ def write_predictions(
         labels: The true classes.
 
     Raises:
-        ValueError: If the suffix is unknown, or an argument has another number of rows.
+        ValueError: If the suffix is unknown, an argument has another number of rows, or a
+            confidence is not finite.
         TypeError: If the keys are of another type, or of one that the format cannot hold.
         OSError: If the file cannot be written.
     """
     path = Path(path)
-    suffix = check_suffix(path)
+    suffix = check_suffix(path, WRITERS)
+    _check_confidence(prediction)
     tensors = {"labels": labels, "predicted": prediction.label, "confidence": prediction.confidence}
     tensors |= {name: getattr(prediction, name) for name in UNCERTAINTIES}
     tensors["accepted"] = prediction.accepted
@@ -239,8 +254,33 @@ def write_predictions(
     for name in arrays:
         if name != "probs":
             columns.check_shape(name, (n,))
-    _ids(columns, n)
+    known_ids = _ids(columns, n)
+    if suffix == ".csv" and known_ids is not None:
+        _warn_of_formulas(path, known_ids)
     atomic_write(path, WRITERS[suffix](arrays))
+
+
+def _check_confidence(prediction: Prediction) -> None:
+    """Raise ValueError if a confidence is not finite, which it is where logits overflow."""
+    finite = prediction.confidence.isfinite()
+    if not bool(finite.all()):
+        i = int(finite.int().argmin())
+        raise ValueError(
+            f"The confidence of the prediction in row {i} counted from 0 is not finite: logits or "
+            "features are too large. Mend or drop such rows."
+        )
+
+
+def _warn_of_formulas(path: Path, ids: Array) -> None:
+    """Warn of texts that a spreadsheet takes for a formula; as keys they stay as they are."""
+    texts = [key for key in ids.tolist() if isinstance(key, str)]
+    n_formulas = sum(text.startswith(FORMULA_STARTS) for text in texts)
+    if n_formulas:
+        warn_caller(
+            f"'{path}': {n_formulas} of the ids begin with =, +, -, @ or a tab, which a "
+            "spreadsheet takes for a formula and runs. Write .parquet, or import the column as "
+            "text."
+        )
 
 
 def _row_formats() -> Any:

@@ -166,7 +166,7 @@ def _sum_probabilities(probs: Tensor, n_bins: int) -> Tensor:
         values = torch.stack([torch.ones_like(p), p, p.square()])
         upper.index_add_(1, bins, values)
     sums = upper.view(3, k, n_bins)
-    sums[..., 0] = total - sums.sum(-1)
+    sums[..., 0] = total - sums[..., 1:].sum(-1)
     return sums
 
 

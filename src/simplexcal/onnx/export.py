@@ -78,7 +78,7 @@ def export_model(
         ValueError: If network or calibrator cannot be traced.
     """
     _check_ready(calibrator, path)
-    example = _example(example_inputs)
+    example = _example(backbone, example_inputs)
     outputs = backbone(example_inputs)  # Finds the head, and checks network and inputs.
     fingerprint = backbone.fingerprint()
     device = outputs.logits.device
@@ -147,7 +147,7 @@ def _check_ready(calibrator: Calibrator, path: str | Path) -> None:
         )
 
 
-def _example(x: Any) -> Example:
+def _example(backbone: Backbone, x: Any) -> Example:
     """Return the inputs as tensors of at least two rows: torch takes a size of 1 for a constant."""
     parts, pack = _named(x)
     tensors = {}
@@ -158,7 +158,7 @@ def _example(x: Any) -> Example:
                 f"one row for each input; got a {type(part).__name__} as {name!r}. Wrap the "
                 "network so that it takes tensors only."
             )
-        tensors[name] = torch.as_tensor(part)
+        tensors[name] = backbone.as_input(part)
     sizes = {len(tensor) for tensor in tensors.values()}
     if len(sizes) != 1:
         raise ValueError(

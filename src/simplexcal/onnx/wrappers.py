@@ -1,6 +1,7 @@
 """What is traced: the network, the calibrator, and their outputs in the order of the graph's."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -10,7 +11,7 @@ from simplexcal.backbone import Backbone
 from simplexcal.backbone._forward import Call, logits_of, recorded
 from simplexcal.calibrators import Calibrator
 from simplexcal.thresholds import with_accepted
-from simplexcal.types import Outputs, Prediction
+from simplexcal.types import Outputs, Prediction, restore_argmax
 
 # Every graph has the first three, and those with thresholds the fourth.
 OUTPUTS = ("label", "probs", "confidence", "accepted", "aleatoric", "epistemic")
@@ -92,7 +93,8 @@ class Graph(nn.Module):
             inputs: The tensors of the graph's inputs.
         """
         # Not the calibrator's own call, whose checks read values.
-        prediction: Prediction = self.calibrator._predict(self.source(inputs))
+        found: Prediction = self.calibrator._predict(self.source(inputs))
+        prediction = replace(found, probs=restore_argmax(found.label, found.probs))
         prediction = with_accepted(prediction, self.calibrator.thresholds)
         values = [getattr(prediction, name) for name in OUTPUTS]
         return tuple(value for value in values if value is not None)

@@ -2,9 +2,10 @@
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,11 +39,6 @@ class Shard(NamedTuple):
     start: int
     rows: int
     first: int
-
-    @property
-    def stop(self) -> int:
-        """The row of the file after the last one."""
-        return self.start + self.rows
 
 
 class File(NamedTuple):
@@ -80,20 +76,13 @@ class Dataset:
         """The number of rows in all files."""
         return sum(file.rows for file in self.files)
 
-    def shards(self, size: int) -> list[Shard]:
+    def shards(self, size: int) -> "Shards":
         """Return all rows in shards; each lies in one file.
 
         Args:
             size: The number of rows in a shard; the last one of a file may have fewer.
         """
-        shards: list[Shard] = []
-        first = 0
-        for file in self.files:
-            for start in range(0, file.rows, size):
-                rows = min(size, file.rows - start)
-                shards.append(Shard(len(shards), file.path, start, rows, first + start))
-            first += file.rows
-        return shards
+        return Shards(self.files, size)
 
     def sample(self, columns: Sequence[str], size: int) -> Any:
         """Return the first rows of the first file that has any.
@@ -102,11 +91,37 @@ class Dataset:
             columns: The columns to read.
             size: The number of rows at most.
         """
-        shards = self.shards(size)
-        if not shards:
+        first = next(iter(self.shards(size)), None)
+        if first is None:
             return pa.schema([self.schema.field(name) for name in columns]).empty_table()
-        _, table = next(read_shards(shards[:1], columns))
+        _, table = next(read_shards([first], columns))
         return table
+
+
+@dataclass(frozen=True, eq=False)
+class Shards:
+    """All rows of some files in shards. They are not listed: a file may announce any number.
+
+    Args:
+        files: The files, in their order.
+        size: The number of rows in a shard; the last one of a file may have fewer.
+    """
+
+    files: tuple[File, ...]
+    size: int
+
+    def __len__(self) -> int:
+        return sum(-(-file.rows // self.size) for file in self.files)
+
+    def __iter__(self) -> Iterator[Shard]:
+        number = 0
+        first = 0
+        for file in self.files:
+            for start in range(0, file.rows, self.size):
+                rows = min(self.size, file.rows - start)
+                yield Shard(number, file.path, start, rows, first + start)
+                number += 1
+            first += file.rows
 
 
 def open_dataset(path: Path) -> Dataset:
@@ -134,37 +149,39 @@ def open_dataset(path: Path) -> Dataset:
     return Dataset(resolved, tuple(file for file, _ in files), schema)
 
 
-def read_shards(shards: Sequence[Shard], columns: Sequence[str]) -> Iterator[tuple[Shard, Any]]:
+def read_shards(shards: Iterable[Shard], columns: Sequence[str]) -> Iterator[tuple[Shard, Any]]:
     """Yield each shard with its rows as a table.
 
     Args:
-        shards: Shards of one file, in its order.
+        shards: Shards of one file, in its order; at least one.
         columns: The columns to read.
 
     Raises:
         ValueError: If the file is malformed.
     """
-    path = shards[0].path
+    remaining = iter(shards)
+    first = next(remaining)
+    path = first.path
     with reraise_parse_errors(path, WRITE_AGAIN), pq.ParquetFile(path, **STREAMING) as file:
-        groups, position = _row_groups(file.metadata, shards[0].start, shards[-1].stop)
+        groups, position = _row_groups(file.metadata, first.start)
         most = MAX_DECODED_VALUES // max(1, len(columns))
-        size = max(1, min(shards[0].rows, most))
+        size = max(1, min(first.rows, most))
         rows = _RowStream(file.iter_batches(size, groups, list(columns)), position)
-        for shard in shards:
+        for shard in chain([first], remaining):
             rows.skip(shard.start - rows.position)
             table = pa.Table.from_batches(rows.take(shard.rows))
             table.validate(full=True)
             yield shard, table
 
 
-def group_by_file(shards: Sequence[Shard]) -> Iterator[list[Shard]]:
-    """Yield the shards of each file.
+def group_by_file(shards: Iterable[Shard]) -> Iterator[Iterator[Shard]]:
+    """Yield the shards of each file; they are used up before the next file's come.
 
     Args:
         shards: Shards in the order of the files.
     """
     for _, group in groupby(shards, key=lambda shard: shard.path):
-        yield list(group)
+        yield group
 
 
 class _RowStream:
@@ -194,14 +211,14 @@ class _RowStream:
             yield batch
 
 
-def _row_groups(metadata: Any, start: int, stop: int) -> tuple[list[int], int]:
-    """Return the row groups that hold rows start..stop, and the first row of the first group."""
+def _row_groups(metadata: Any, start: int) -> tuple[list[int], int]:
+    """Return the row groups from this row on, and the first row of the first group."""
     groups: list[int] = []
     first_row = 0
     position = 0
     for i in range(metadata.num_row_groups):
         end = position + metadata.row_group(i).num_rows
-        if position < stop and end > start:
+        if end > start:
             if not groups:
                 first_row = position
             groups.append(i)
@@ -267,8 +284,8 @@ def _open_file(path: Path, name: str) -> tuple[File, Any]:
 
 
 def _check_unique_columns(path: Path, names: list[str]) -> None:
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(names).items():
+        if count > 1:
             raise ValueError(
                 f"'{path}' holds the column {quote(name)} more than once. "
                 "Keep the one that is meant."

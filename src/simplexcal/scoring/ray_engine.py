@@ -9,8 +9,9 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
+from itertools import islice
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -19,6 +20,7 @@ from simplexcal.scoring.dataset import Shard, read_shards
 from simplexcal.scoring.worker import Job, ShardResult, load_worker
 
 ERRORS = {own.__name__: own for own in (ValueError, TypeError, OSError, ImportError, RuntimeError)}
+MAX_SHARDS = 20_000  # that Ray is given at a time
 MAX_BLOCKS = 1000  # of the data set of shards; each is a task
 REMEDY = (
     "Check the address, Ray's version, and the token: RAY_AUTH_MODE and RAY_AUTH_TOKEN or "
@@ -29,7 +31,7 @@ QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
 ON_LOOPBACK = {"RAY_AUTH_MODE": "token", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 
-def score_on_ray(job: Job, shards: Sequence[Shard], address: str | None) -> Generator[ShardResult]:
+def score_on_ray(job: Job, shards: Iterable[Shard], address: str | None) -> Generator[ShardResult]:
     """Yield the results of all shards, in whatever order they are done.
 
     Args:
@@ -41,19 +43,21 @@ def score_on_ray(job: Job, shards: Sequence[Shard], address: str | None) -> Gene
         OSError: If the cluster cannot be used, or fails.
         ImportError: If Ray is not installed.
     """
+    remaining = iter(shards)
     with _connected(address) as ray, _errors_in_one_line(ray):
-        items = [{**shard._asdict(), "path": str(shard.path)} for shard in shards]
-        data = ray.data.from_items(items, override_num_blocks=min(len(items), MAX_BLOCKS))
-        for row in data.map(_score_shard, fn_kwargs={"job": job}, num_cpus=1).iter_rows():
-            if row["error"]:
-                raise ERRORS[row["kind"]](row["error"])
-            yield ShardResult(row["number"], row["scored"], row["rejected"])
+        while some := list(islice(remaining, MAX_SHARDS)):
+            items = [{**shard._asdict(), "path": str(shard.path)} for shard in some]
+            data = ray.data.from_items(items, override_num_blocks=min(len(items), MAX_BLOCKS))
+            for row in data.map(_score_shard, fn_kwargs={"job": job}, num_cpus=1).iter_rows():
+                if row["error"]:
+                    raise ERRORS[row["kind"]](row["error"])
+                yield ShardResult(row["number"], row["rows"], row["scored"], row["rejected"])
 
 
 def _score_shard(row: dict[str, Any], job: Job) -> dict[str, Any]:
     """Score one shard; an error is returned as data, since Ray would wrap an exception."""
     shard = Shard(**{**row, "path": Path(row["path"])})
-    result = ShardResult(shard.number, b"", b"")
+    result = ShardResult(shard.number, shard.rows, b"", b"")
     kind = ""
     message = ""
     try:

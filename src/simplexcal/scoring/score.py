@@ -1,9 +1,10 @@
 """Score Parquet files: plan, score the missing shards, put the results together."""
 
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from simplexcal._progress import track
@@ -90,34 +91,40 @@ def score(
     _check_output(folder, data)
     worker = plan(calibrator, data, kind, network, key, batch_size, probs)
     shards = data.shards(BATCHES_PER_SHARD * worker.job.batch_size)
+    n_scored = 0
     with folder.opened(manifest(worker.job, data), restart):
-        missing = folder.missing(shards)
-        with closing(_score_shards(engine, worker, missing, address)) as results:
-            steps: Iterable[Shard] = missing
+        n_missing = len(shards) - folder.count_done()
+        with closing(_score_shards(engine, worker, folder.missing(shards), address)) as found:
+            results: Iterable[ShardResult] = found
             if progress:
-                steps = track(missing, "Scoring")
-            for _ in steps:
-                folder.write(next(results))
+                results = track(found, "Scoring", total=n_missing)
+            for result in results:
+                folder.write(result)
+                n_scored += result.rows
         rows, n_rejected = folder.assemble(shards, worker.job.schema)
     rejected = None
     if n_rejected:
         rejected = folder.rejected
-    n_resumed = data.rows - sum(shard.rows for shard in missing)
+    n_resumed = data.rows - n_scored
     return Summary(output, rows, n_rejected, rejected, n_resumed, time.perf_counter() - start)
 
 
 def _score_shards(
-    engine: str, worker: Worker, shards: Sequence[Shard], address: str | None
+    engine: str, worker: Worker, shards: Iterator[Shard], address: str | None
 ) -> Generator[ShardResult]:
     """Yield the results of all shards, in whatever order they are done."""
-    if engine == "local" or not shards:
+    first = next(shards, None)
+    if first is None:
+        return _score_locally(worker, [])
+    shards = chain([first], shards)
+    if engine == "local":
         return _score_locally(worker, shards)
     from simplexcal.scoring.ray_engine import score_on_ray
 
     return score_on_ray(worker.job, shards, address)
 
 
-def _score_locally(worker: Worker, shards: Sequence[Shard]) -> Generator[ShardResult]:
+def _score_locally(worker: Worker, shards: Iterable[Shard]) -> Generator[ShardResult]:
     """Yield the results of all shards, in their order."""
     for group in group_by_file(shards):
         for shard, table in read_shards(group, worker.job.columns):
@@ -135,6 +142,7 @@ def _check_output(folder: ShardFolder, data: Dataset) -> None:
     """Reject an output that cannot be written, or that would be read as input."""
     output = folder.output
     check_output_path(output, [".parquet"])
+    folder.check_names()
     resolved = output.resolve()
     is_below = data.path.is_dir() and resolved.is_relative_to(data.path)
     if resolved == data.path or is_below:
@@ -146,3 +154,18 @@ def _check_output(folder: ShardFolder, data: Dataset) -> None:
             f"'{folder.rejected}', where rejected rows go, is the input. "
             "Give `output` another name."
         )
+    for path in (output, folder.rejected):
+        _check_no_input(path, data)
+    folder.check_rejected()
+
+
+def _check_no_input(path: Path, data: Dataset) -> None:
+    """Raise ValueError if a file to be written is one of the input, under whatever name."""
+    if not path.exists():
+        return
+    for file in data.files:
+        if path.samefile(file.path):
+            raise ValueError(
+                f"'{path}' would be overwritten and is read as input, as '{file.name}'. "
+                "Give `output` another name."
+            )

@@ -5,20 +5,25 @@ Each result is written once, so that a run goes on where an earlier one stopped.
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from simplexcal.io._atomic import atomic_open, atomic_write
-from simplexcal.scoring.dataset import Shard
+from simplexcal.io._atomic import atomic_open, atomic_write, check_name_length
+from simplexcal.io._columns import reraise_parse_errors
+from simplexcal.scoring.dataset import Shard, Shards
 from simplexcal.scoring.worker import WRITE_OPTIONS, ShardResult
 
-OWN = re.compile(r"\d{8}(\.rejected)?\.parquet|\.[0-9a-f]{16}\.part|manifest\.json|lock")
+OWN = re.compile(r"\d{8,}(\.rejected)?\.parquet|\.[0-9a-f]{16}\.part|manifest\.json|lock")
+SCORED = re.compile(r"\d{8,}\.parquet")
+RESTART = "Pass `restart=True` to score its rows again."
 ROW_GROUP_VALUES = 2**20  # in a row group of the output, about
+REJECTED_MARK = {b"simplexcal": b"rejected rows"}  # in the metadata of the file of rejected rows
 DESCRIPTIONS = {
     "input": "input files",
     "settings": "settings (`key`, `kind`, `batch_size` or `probs`)",
@@ -38,6 +43,19 @@ class ShardFolder:
         self.rejected = output.with_suffix(".rejected.parquet")
         self.folder = output.with_name(f"{output.name}.shards")
 
+    def check_names(self) -> None:
+        """Raise ValueError if the name of a file beside the output would be too long."""
+        check_name_length(self.rejected)
+        check_name_length(self.folder)
+
+    def check_rejected(self) -> None:
+        """Raise ValueError if a file lies where rejected rows go that is not of an earlier run."""
+        if self.rejected.exists() and not _is_rejected_file(self.rejected):
+            raise ValueError(
+                f"'{self.rejected}' is where rejected rows go, and was not written by `score`. "
+                "Move it, or give `output` another name."
+            )
+
     @contextmanager
     def opened(self, manifest: dict[str, Any], restart: bool) -> Iterator[None]:
         """Hold the folder for this run.
@@ -54,13 +72,17 @@ class ShardFolder:
             self._prepare(json.loads(json.dumps(manifest)), restart)
             yield
 
-    def missing(self, shards: Sequence[Shard]) -> list[Shard]:
+    def missing(self, shards: Iterable[Shard]) -> Iterator[Shard]:
         """Return the shards that are still to be scored.
 
         Args:
             shards: All shards of the run.
         """
-        return [shard for shard in shards if not self._scored(shard).exists()]
+        return (shard for shard in shards if not self._scored(shard).exists())
+
+    def count_done(self) -> int:
+        """Return the number of shards that are scored."""
+        return sum(SCORED.fullmatch(path.name) is not None for path in self.folder.iterdir())
 
     def write(self, result: ShardResult) -> None:
         """Write a shard result; the scored rows come last, as they show that it is done.
@@ -72,7 +94,7 @@ class ShardFolder:
             atomic_write(self._rejected(result), result.rejected)
         atomic_write(self._scored(result), result.scored)
 
-    def assemble(self, shards: Sequence[Shard], schema: Any) -> tuple[int, int]:
+    def assemble(self, shards: Shards, schema: Any) -> tuple[int, int]:
         """Write the output and the file of rejected rows, and delete the shard results.
 
         Args:
@@ -83,17 +105,12 @@ class ShardFolder:
             The number of scored rows, and that of rejected rows.
 
         Raises:
-            ValueError: If a shard result lost rows.
+            ValueError: If a shard result is damaged or lost rows.
         """
         n_rows = sum(shard.rows for shard in shards)
         n_rejected = sum(self._count_rejected(shard) for shard in shards)
-        rejected_paths = [self._rejected(shard) for shard in shards]
-        rejected_paths = [path for path in rejected_paths if path.exists()]
-        if rejected_paths:
-            self._join(rejected_paths, pq.read_schema(rejected_paths[0]), self.rejected)
-        else:
-            self.rejected.unlink(missing_ok=True)  # That of an earlier run does not stay.
-        self._join([self._scored(shard) for shard in shards], schema, self.output)
+        self._join_rejected(shards)
+        self._join((self._scored(shard) for shard in shards), schema, self.output)
         self._clear()
         (self.folder / "lock").unlink(missing_ok=True)
         with suppress(OSError):  # The folder stays where something else lies in it.
@@ -138,7 +155,18 @@ class ShardFolder:
             if path.name != "lock":
                 path.unlink()
 
-    def _join(self, paths: Sequence[Path], schema: Any, output: Path) -> None:
+    def _join_rejected(self, shards: Iterable[Shard]) -> None:
+        """Write the file of rejected rows; without any, delete that of an earlier run."""
+        paths = (self._rejected(shard) for shard in shards)
+        present = (path for path in paths if path.exists())
+        first = next(present, None)
+        if first is None:
+            self.rejected.unlink(missing_ok=True)
+            return
+        schema = _read_schema(first).with_metadata(REJECTED_MARK)
+        self._join(chain([first], present), schema, self.rejected)
+
+    def _join(self, paths: Iterable[Path], schema: Any, output: Path) -> None:
         """Write the rows of all files to one, whole or not at all."""
         group_size = max(1, ROW_GROUP_VALUES // len(schema))
         with (
@@ -157,6 +185,15 @@ class ShardFolder:
 
 def _deletion_order(path: Path) -> tuple[bool, bool]:
     return path.name == "manifest.json", ".rejected." in path.name
+
+
+def _is_rejected_file(path: Path) -> bool:
+    """Return whether a file was written by an earlier run, for its rejected rows."""
+    try:
+        metadata = pq.read_schema(path).metadata or {}
+    except (pa.ArrowException, OSError):
+        return False
+    return REJECTED_MARK.items() <= metadata.items()
 
 
 @contextmanager
@@ -186,15 +223,22 @@ def _read_manifest(path: Path) -> dict[str, Any] | None:
 
 
 def _count_rows(path: Path) -> int:
-    rows: int = pq.read_metadata(path).num_rows
+    with reraise_parse_errors(path, RESTART):
+        rows: int = pq.read_metadata(path).num_rows
     return rows
 
 
-def _read_gathered(paths: Sequence[Path], rows: int) -> Iterator[Any]:
+def _read_schema(path: Path) -> Any:
+    with reraise_parse_errors(path, RESTART):
+        return pq.read_schema(path)
+
+
+def _read_gathered(paths: Iterable[Path], rows: int) -> Iterator[Any]:
     """Yield the files' tables, in order, several as one until they have so many rows."""
     tables: list[Any] = []
     for path in paths:
-        tables.append(pq.ParquetFile(path, page_checksum_verification=True).read())
+        with reraise_parse_errors(path, RESTART):
+            tables.append(pq.ParquetFile(path, page_checksum_verification=True).read())
         if sum(map(len, tables)) >= rows:
             yield pa.concat_tables(tables)
             tables = []

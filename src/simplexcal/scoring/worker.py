@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from simplexcal._validation import ROUNDING
 from simplexcal.backbone import Backbone
 from simplexcal.calibrators import Calibrator
 from simplexcal.io import load_calibrator
@@ -69,11 +70,13 @@ class ShardResult(NamedTuple):
 
     Args:
         number: The number of the shard.
+        rows: The number of its rows.
         scored: The rows that were scored.
         rejected: The rows that could not be scored, with the reasons; empty if there are none.
     """
 
     number: int
+    rows: int
     scored: bytes
     rejected: bytes
 
@@ -109,7 +112,8 @@ class Worker:
                 scored_batch, rejected_batch = self._score(batch)
                 scored.append(scored_batch)
                 rejected.append(rejected_batch)
-        return ShardResult(shard.number, _parquet_bytes(scored), _parquet_bytes_if_any(rejected))
+        content = _parquet_bytes(scored)
+        return ShardResult(shard.number, shard.rows, content, _parquet_bytes_if_any(rejected))
 
     def predict(self, values: list[Array]) -> Prediction:
         """Return the predictions for rows that can be scored.
@@ -303,7 +307,7 @@ def _explain_keys(column: Any, name: str, reasons: Array) -> None:
 def _explain_probs(values: Array, reasons: Array) -> None:
     """Give a reason to each row that is no distribution."""
     total = values.sum(1)
-    outside = ((values < 0) | (values > 1)).any(1)
+    outside = ((values < 0) | (values > 1 + ROUNDING)).any(1)
     bad = outside | (np.abs(total - 1) > PROBS_TOLERANCE)
     for i in np.flatnonzero(bad & (reasons == "")):
         row = values[i]
