@@ -444,7 +444,7 @@ def test_one_distribution_gives_probabilities_and_uncertainties(with_features: b
     assert prediction.aleatoric is not None
     assert prediction.epistemic is not None
     assert prediction.mutual_information is not None
-    close = {"check_dtype": False, "atol": 1e-5, "rtol": 1e-4}
+    close: dict[str, Any] = {"check_dtype": False, "atol": 1e-5, "rtol": 1e-4}
     torch.testing.assert_close(prediction.probs, found.mean, check_dtype=False, atol=1e-6, rtol=0)
     torch.testing.assert_close(prediction.aleatoric, found.expected_entropy, **close)
     torch.testing.assert_close(prediction.epistemic, found.entropy, **close)
