@@ -129,6 +129,19 @@ def polynomials(r: Resolution, a: Array) -> Array:
     return np.exp(-FADING * a)[:, None] * s * signs(r.degree + 1)
 
 
+def barycentric(n: int) -> tuple[Array, Array, Array]:
+    """Return Chebyshev points, their barycentric weights, and n polynomials s_p at them.
+
+    Args:
+        n: Number of polynomials.
+    """
+    n_points = n + 1
+    points = chebpts1(n_points)
+    angles = (2 * np.arange(n_points) + 1) * (np.pi / (2 * n_points))
+    weights = np.resize([1.0, -1.0], n_points) * np.sin(angles)
+    return points, weights, chebvander(points, n - 1) * signs(n)
+
+
 def series_in_ratio(values: Array) -> Array:
     """Return the Chebyshev coefficients of functions of ρ.
 

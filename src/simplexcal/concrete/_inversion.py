@@ -28,9 +28,9 @@ from simplexcal.concrete._chebyshev import (
     BEND,
     FADING,
     TOP,
+    Classes,
     Resolution,
     as_tensors,
-    locate,
     log_weight,
     matrix_dtype,
     signs,
@@ -148,12 +148,13 @@ def invert(log_mean: Tensor, temperature: Tensor) -> Inverse:
     points = _points(below, kernel.resolution)
     a = _start(points.log_mean, temperature)
     for _ in range(N_STEPS[log_mean.dtype]):
-        integrals = _integrate(kernel, at_ratio, points.multiplicity, a)
-        found = _mean(kernel, at_ratio, integrals, a)
+        polynomials = Polynomials(kernel, a)
+        integrals = _integrate(kernel, at_ratio, points.multiplicity, polynomials)
+        found = _mean(kernel, at_ratio, integrals, polynomials)
         residual = points.log_mean + largest - found.log_mean
         a = a + residual / found.log_slope
         a = a - a.amax(-1, keepdim=True)
-    last = _integrate(kernel, at_ratio, points.multiplicity, a)
+    last = _integrate(kernel, at_ratio, points.multiplicity, Polynomials(kernel, a))
     value = kernel.spacing * (kernel.unit_step - last.cdf).sum(-1)
     moved = _apply(last.sums, _matrix(kernel, functions @ kernel.d_ratio_functions))
     slope = kernel.spacing * (moved * last.projected).sum(-1)
@@ -181,19 +182,80 @@ def _matrix(kernel: Kernel, functions: Tensor) -> Tensor:
 
 def _apply(rows: Tensor, matrices: Tensor) -> Tensor:
     """Return the product of each row with its own matrix."""
+    if torch.compiler.is_compiling():
+        return (rows.unsqueeze(-1) * matrices).sum(1)
     product: Tensor = rows.unsqueeze(1) @ matrices
     return product.squeeze(1)
+
+
+class Polynomials:
+    """The polynomials of the kernel at some locations: their sums and their values.
+
+    A graph that is compiled or exported has few large operations: one array of all polynomials, in
+    float64. Otherwise a loop over the polynomials is faster.
+
+    Args:
+        kernel: The kernel.
+        a: Shifted logits, (N, J).
+    """
+
+    def __init__(self, kernel: Kernel, a: Tensor) -> None:
+        self.a = a
+        self.resolution = kernel.resolution
+        self.log_weight = log_weight(a, kernel.resolution, kernel.fading)
+        near = a.clamp_min(-kernel.resolution.depth)
+        self.classes = Classes(a, self.log_weight.exp(), kernel.resolution.variable(near))
+        self.matrix: Tensor | None = None
+        if torch.compiler.is_compiling():
+            self.matrix = _interpolate(kernel, self.classes.u.to(kernel.curve))
+
+    def sums(self, factor: Tensor, n: int) -> Tensor:
+        """Return Σ_j f_j w_j s_p(u_j) for p < n, (N, n).
+
+        Args:
+            factor: f, (N, J) or (N, 1).
+            n: Number of polynomials.
+        """
+        if self.matrix is None:
+            return sum_over_classes(factor, *self.classes, self.resolution, n)
+        weight = (factor * self.classes.weight).to(self.matrix)
+        return _apply(weight, self.matrix)[:, :n]
+
+    def values(self, coefficients: Tensor) -> Tensor:
+        """Return Σ_p c_p s_p(u_j), (N, J), without the weights, so that nothing underflows.
+
+        Args:
+            coefficients: c, (N, n).
+        """
+        if self.matrix is None:
+            ones = torch.ones_like(self.a)
+            classes = self.classes._replace(weight=ones)
+            return value_at_classes(coefficients.to(self.a), *classes, self.resolution)
+        n = coefficients.shape[1]
+        terms = self.matrix[..., :n] * coefficients.unsqueeze(1)
+        return terms.sum(-1).to(self.a)
+
+
+def _interpolate(kernel: Kernel, u: Tensor) -> Tensor:
+    """Return the polynomials s_p(u) along a new last axis, from their values at fixed points.
+
+    This is the barycentric formula, which is stable, and few operations for all polynomials.
+    """
+    distance = u.unsqueeze(-1) - kernel.points
+    distance = torch.where(distance == 0, torch.finfo(u.dtype).tiny, distance)
+    share = kernel.point_weights / distance
+    polynomials: Tensor = (share / share.sum(-1, keepdim=True)) @ kernel.at_points
+    return polynomials
 
 
 def _integrate(
     kernel: Kernel,
     at_ratio: Tensor,
     multiplicity: Tensor,
-    a: Tensor,
+    polynomials: Polynomials,
 ) -> Integrals:
-    classes = locate(a, kernel.resolution, kernel.fading)
-    polynomials = sum_over_classes(multiplicity, *classes, kernel.resolution, len(kernel.collect))
-    sums = polynomials.to(kernel.collect) @ kernel.collect
+    found = polynomials.sums(multiplicity, len(kernel.collect))
+    sums = found.to(kernel.collect) @ kernel.collect
     cdf = torch.exp(-(_apply(sums, at_ratio) @ kernel.node_functions))
     return Integrals(sums, cdf, cdf @ kernel.node_functions.T)
 
@@ -202,17 +264,13 @@ def _mean(
     kernel: Kernel,
     at_ratio: Tensor,
     integrals: Integrals,
-    a: Tensor,
+    polynomials: Polynomials,
 ) -> Mean:
-    r = kernel.resolution
-    adjoint = (at_ratio @ integrals.projected.unsqueeze(-1)).squeeze(-1)
-    share = (adjoint @ kernel.share).to(a)
-    curve = (adjoint @ kernel.curve).to(a)
-    # Without the weights nothing underflows.
-    unweighted = locate(a, r, kernel.fading)._replace(weight=torch.ones_like(a))
-    tilted = value_at_classes(share, *unweighted, r)
-    log_mean = tilted.log() + log_weight(a, r, kernel.fading) + math.log(kernel.spacing)
-    return Mean(log_mean, value_at_classes(curve, *unweighted, r) / tilted)
+    adjoint = _apply(integrals.projected, at_ratio.mT)
+    tilted = polynomials.values(adjoint @ kernel.share)
+    curve = polynomials.values(adjoint @ kernel.curve)
+    log_mean = tilted.log() + polynomials.log_weight + math.log(kernel.spacing)
+    return Mean(log_mean, curve / tilted)
 
 
 def _points(below: Tensor, r: Resolution) -> Points:
@@ -304,18 +362,19 @@ class _Implicit(Function):
         r = kernel.resolution
         functions = _potential.ratio_series(kernel, temperature) @ kernel.ratio_functions
         at_ratio = _matrix(kernel, functions)
-        integrals = _integrate(kernel, at_ratio, torch.ones_like(a[:, :1]), a)
-        at = _mean(kernel, at_ratio, integrals, a)
-        classes = locate(a, r, kernel.fading)
+        polynomials = Polynomials(kernel, a)
+        integrals = _integrate(kernel, at_ratio, torch.ones_like(a[:, :1]), polynomials)
+        at = _mean(kernel, at_ratio, integrals, polynomials)
+        classes = polynomials.classes
         # x e^a φ(a) = p x / f(a) · e^a φ(a), in which nothing underflows.
-        per_mean = classes._replace(weight=(log_weight(a, r, kernel.fading) - at.log_mean).exp())
+        per_mean = classes._replace(weight=(polynomials.log_weight - at.log_mean).exp())
         # The largest a is 0 whatever the arguments are.
         at_largest = (a == 0) / (a == 0).sum(-1, keepdim=True)
         grad = grad - at_largest * grad.sum(-1, keepdim=True)
         x = grad / at.log_slope  # p x
         for _ in range(N_STEPS[a.dtype]):
-            polynomials = sum_over_classes(x, *per_mean, r, kernel.share.shape[1])
-            moved = _apply(polynomials.to(kernel.share) @ kernel.share.T, at_ratio)
+            sums = sum_over_classes(x, *per_mean, r, kernel.share.shape[1])
+            moved = _apply(sums.to(kernel.share) @ kernel.share.T, at_ratio)
             by_node = integrals.cdf * (moved @ kernel.node_functions)
             adjoint = at_ratio @ (by_node @ kernel.node_functions.T).unsqueeze(-1)
             coefficients = (adjoint.squeeze(-1) @ kernel.share).to(a)

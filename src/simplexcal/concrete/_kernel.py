@@ -67,6 +67,9 @@ class Kernel(NamedTuple):
         nodes: e^-z ψ_r(ρ, z) as coefficients of T_t(ρ), (T·R, Q).
         derivative: Of the Chebyshev polynomials, dT/dρ = T @ derivative, (T, T).
         curve: e^-a d²(e^a φ_r)/da² like share, (R, P+2).
+        points: Chebyshev points, (P+3,).
+        point_weights: Their barycentric weights, (P+3,).
+        at_points: The polynomials s_p there, (P+3, P+2).
         ratio_functions: The M functions of ρ as coefficients of T_t(ρ), (T, M).
         d_ratio_functions: Their derivatives likewise, (T, M).
         core: The factors of e^-z ψ_r for each function of ρ and each function of z, (M, R·Z).
@@ -82,6 +85,9 @@ class Kernel(NamedTuple):
     nodes: Tensor
     derivative: Tensor
     curve: Tensor
+    points: Tensor
+    point_weights: Tensor
+    at_points: Tensor
     ratio_functions: Tensor
     d_ratio_functions: Tensor
     core: Tensor
@@ -131,6 +137,7 @@ def _kernel(dtype: torch.dtype, n_nodes: int, device: torch.device) -> Kernel:
         series.reshape(-1, n_nodes),
         derivative,
         curve,
+        *_chebyshev.barycentric(curve.shape[1]),
         ratio_functions,
         derivative @ ratio_functions,
         core,

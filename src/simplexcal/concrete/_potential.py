@@ -221,7 +221,7 @@ def ratio_series(kernel: Kernel, temperature: Tensor) -> Tensor:
         temperature: λ, (N,).
     """
     x = ratio(temperature).to(kernel.collect) * (2 / LAST_RATIO) - 1
-    return _chebyshev_series(x, kernel.resolution.terms)
+    return chebyshev_series(x, kernel.resolution.terms)
 
 
 def _normalise(mass: Tensor, logits: Tensor) -> Tensor:
@@ -241,10 +241,14 @@ def _normalise(mass: Tensor, logits: Tensor) -> Tensor:
     return probs + (torch.maximum(below, at_best * best) - found)
 
 
-def _chebyshev_series(x: Tensor, terms: int) -> Tensor:
+def chebyshev_series(x: Tensor, terms: int) -> Tensor:
     """Return T_0(x) … T_(terms-1)(x) along a new last axis.
 
     Their number doubles in each round, by T_(k+j) = 2 T_k T_j - T_(k-j).
+
+    Args:
+        x: Where to evaluate them.
+        terms: Number of polynomials.
     """
     t = torch.stack([torch.ones_like(x), x], -1)
     while t.shape[-1] < terms:

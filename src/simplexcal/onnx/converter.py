@@ -148,6 +148,8 @@ def _shorten(graph: torch.fx.Graph) -> None:
         combine = signs.get(node.kwargs.get("value", 1))
         if combine is None or any(user.op == "output" for user in node.users):
             continue
+        if len(node.users) == 0:  # The converter drops it.
+            continue
         x, a, b = node.args
         with graph.inserting_before(node):
             product = graph.call_function(torch.ops.aten.mul.Tensor, (a, b))
