@@ -399,7 +399,7 @@ def test_a_newer_format_asks_for_an_upgrade(saved: Path) -> None:
     edit(saved, format=FORMAT + 1)  # whose checksum may be another, too
     fails(
         saved,
-        "was written by a newer simplexcal, in format 3; this version reads format 2. "
+        "was written by a newer simplexcal, in format 4; this version reads format 3. "
         "Upgrade with pip .*",
     )
 
