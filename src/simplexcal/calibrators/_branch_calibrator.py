@@ -112,6 +112,10 @@ class BranchCalibrator(Calibrator):
     def _make_branch(self, n_members: int, n_features: int) -> Branch:
         return Branch(n_members, n_features, self.widths, self.n_networks)
 
+    def _row_width(self, outputs: Outputs) -> int:
+        largest = max(outputs.n_features or outputs.n_classes, *self.widths, 1)
+        return super()._row_width(outputs) + self.n_networks * largest
+
     def _fit_branch(self, task: Task, mixup: Mixup) -> None:
         """Train the members on mixup samples, and keep one."""
         device = task.outputs.logits.device

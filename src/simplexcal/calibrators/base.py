@@ -167,7 +167,7 @@ class Calibrator(nn.Module, ABC):
             return tuple(present.values())
 
         with _full_precision(outputs.logits.device):
-            values = in_chunks(predict, *tensors, width=sum(x.shape[1] for x in tensors))
+            values = in_chunks(predict, *tensors, width=self._row_width(outputs))
         prediction = Prediction(**dict(zip(fields, values, strict=True)))
         return with_accepted(prediction, self.thresholds)
 
@@ -247,6 +247,10 @@ class Calibrator(nn.Module, ABC):
 
     @abstractmethod
     def _predict(self, outputs: Outputs) -> Prediction: ...
+
+    def _row_width(self, outputs: Outputs) -> int:
+        """Return how many numbers a prediction holds for a row."""
+        return outputs.logits.shape[1] + (outputs.n_features or 0)
 
     def _reads_logits_alone(self, mixup: Mixup | None) -> bool:
         """Return whether features, which only their mixup samples explain, are left out."""
