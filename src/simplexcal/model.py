@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
+from simplexcal._arrays import frame_to_array
 from simplexcal._validation import check_count
 from simplexcal.backbone import Backbone, extract
-from simplexcal.backbone._forward import frame_to_array
 from simplexcal.backbone.extraction import LABELS
 from simplexcal.calibrators import CALIBRATORS, Calibrator
 from simplexcal.calibrators.base import SEED

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
+from simplexcal._arrays import frame_to_array
 from simplexcal._progress import track
 from simplexcal._validation import check_batch_labels, check_count
-from simplexcal.backbone._forward import as_tensor, frame_to_array, map_tensors
+from simplexcal.backbone._forward import map_tensors
 from simplexcal.backbone.backbone import Backbone
 from simplexcal.types import Outputs
 
@@ -70,7 +71,7 @@ def _run(backbone: Backbone, batches: Iterable[Any]) -> Iterator[Rows]:
     for batch in batches:
         inputs, labels = _split(batch)
         outputs = backbone(inputs)
-        labels = as_tensor(check_batch_labels(frame_to_array(labels), len(outputs.logits)))
+        labels = check_batch_labels(labels, len(outputs.logits))
         yield outputs.logits.cpu(), outputs.features.cpu(), labels.to("cpu", torch.int64)
 
 
