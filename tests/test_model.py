@@ -818,3 +818,81 @@ def test_read_only_arrays_are_mixed_without_a_warning(net: Net, data: Data) -> N
     for x in arrays:
         x.flags.writeable = False
     assert calibrate(net, tuple(arrays), branch_alone(), mixup="inputs")(data[0]).isfinite().all()
+
+
+class Listed:
+    """A dataset that is none of torch's, such as those of Hugging Face."""
+
+    def __init__(self, images: Tensor, labels: Tensor) -> None:
+        self.images = images
+        self.labels = labels
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+        return self.images[i], self.labels[i]
+
+
+LABELLED: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "pair": lambda x, y: (x, y),
+    "pair as a list": lambda x, y: [x, y],
+    "arrays": lambda x, y: (x.numpy(), y.numpy()),
+    "list of labels": lambda x, y: (x, y.tolist()),
+    "column": lambda x, y: (x, pd.Series(y.numpy())),
+    "dataset": TensorDataset,
+    "dataset of a kind of its own": Listed,
+    "loader": lambda x, y: DataLoader(TensorDataset(x, y), 7),
+    "loader without labels": lambda x, y: DataLoader(TensorDataset(x), 7),
+    "list of batches": lambda x, y: [(x[:20], y[:20]), (x[20:], y[20:])],
+    "iterator of batches": lambda x, y: iter([(x[:20], y[:20]), (x[20:], y[20:])]),
+    "iterator of inputs": lambda x, y: iter([x[:20], x[20:]]),
+}
+
+
+@pytest.mark.parametrize("kind", LABELLED)
+def test_predict_takes_what_calibrate_takes_and_ignores_the_labels(kind: str) -> None:
+    net = make_net()
+    images, labels = make_data(net)
+    model = calibrate(net, (images, labels), "ts")
+    given = LABELLED[kind](images, labels)
+    p = model.predict(given, batch_size=30)
+    torch.testing.assert_close(p.probs, model.predict(images).probs)
+    assert torch.equal(p.label, evaluated(net, images).argmax(-1))
+
+
+class Two(nn.Module):
+    """Takes two inputs, the second of which is one integer for each row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(K, D)
+        self.classifier = nn.Linear(D, K)
+
+    def forward(self, x: Tensor, kind: Tensor) -> Tensor:
+        logits: Tensor = self.classifier(x + self.embed(kind))
+        return logits
+
+
+def test_two_inputs_of_a_network_are_no_labels() -> None:
+    torch.manual_seed(0)
+    net = Two()
+    x = torch.randn(40, D)
+    kind = torch.randint(K, (40,))
+    labels = net(x, kind).softmax(-1).multinomial(1).squeeze(1)
+    model = calibrate(net, ((x, kind), labels), "ts")
+    expected = model.calibrator(net(x, kind)).probs
+    named = {"x": x, "kind": kind}
+    for data in ((x, kind), ((x, kind), labels), named, {**named, "labels": labels}):
+        torch.testing.assert_close(model.predict(data).probs, expected)
+    batches = [{**named, "labels": labels}, {**named, "labels": labels}]
+    torch.testing.assert_close(model.predict(batches).probs, torch.cat([expected, expected]))
+
+
+def test_what_holds_no_inputs_gets_one_clear_sentence() -> None:
+    net = make_net()
+    model = calibrate(net, make_data(net), "ts")
+    with pytest.raises(ValueError, match=r"^`x` is empty. Pass at least one batch; "):
+        model.predict(iter([]))
+    with pytest.raises(TypeError, match=r"^`x` must be a tensor, .*; got int\.$"):
+        model.predict(3)

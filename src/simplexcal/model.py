@@ -9,10 +9,8 @@ import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
-from simplexcal._arrays import frame_to_array
-from simplexcal._validation import check_count
 from simplexcal.backbone import Backbone, extract
-from simplexcal.backbone.extraction import LABELS
+from simplexcal.backbone.extraction import LABELS, input_batches
 from simplexcal.calibrators import CALIBRATORS, Calibrator
 from simplexcal.calibrators.base import SEED
 from simplexcal.io import save_calibrator
@@ -50,21 +48,27 @@ class CalibratedModel(nn.Module):
 
     @torch.no_grad()
     def predict(self, x: Any, *, batch_size: int = 256) -> Prediction:
-        """Return labels, calibrated probabilities and uncertainties.
+        """Return labels, calibrated probabilities and uncertainties, in the order of the inputs.
 
         Args:
-            x: Inputs as a Backbone takes them.
-            batch_size: Size of the batches that one tensor or array is divided into. Other inputs
-                are one batch.
+            x: Inputs as a Backbone takes them, or what `calibrate` takes: a DataLoader, a Dataset,
+                a pair (inputs, labels), a dict or a list of batches. Labels are ignored. A
+                DataLoader that shuffles gives the predictions in its own order.
+            batch_size: Size of the batches that one tensor or array, a Dataset or a pair is divided
+                into. Several inputs without labels are one batch.
+
+        Raises:
+            TypeError: If `x` is nothing of this.
+            ValueError: If `x` is empty.
         """
-        check_count("batch_size", batch_size)
-        x = frame_to_array(x)
-        if isinstance(x, Tensor | np.ndarray):
-            starts = range(0, max(len(x), 1), batch_size)
-            batches = [x[start : start + batch_size] for start in starts]
-        else:
-            batches = [x]
-        return Prediction.cat([self._predict_batch(batch) for batch in batches])
+        batches = input_batches(self.backbone.net, x, batch_size)
+        parts = [self._predict_batch(batch) for batch in batches]
+        if not parts:
+            raise ValueError(
+                "`x` is empty. Pass at least one batch; "
+                "an iterator that was read before gives no more."
+            )
+        return Prediction.cat(parts)
 
     @property
     def thresholds(self) -> dict[str, Threshold]:
