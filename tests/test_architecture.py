@@ -31,6 +31,7 @@ ORDER = [
     "evaluation",
     "plots",
     "report",
+    "comparison",
     "onnx",
     "model",
     "sklearn",

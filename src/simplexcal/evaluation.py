@@ -1,6 +1,6 @@
 """Evaluation of predictions: records of numbers, and tables of them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import torch
@@ -219,6 +219,15 @@ def tabulate(evaluations: Mapping[str, Evaluation]) -> str:
     rows = [list(HEADER)]
     for name, evaluation in evaluations.items():
         rows.append([name, *_cells(evaluation)])
+    return markdown_table(rows)
+
+
+def markdown_table(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows of cells as a Markdown table that is aligned in plain text too.
+
+    Args:
+        rows: The rows; the first is the header.
+    """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     rule = ["-" * (width - 1) + ":" for width in widths]
     rule[0] = ":" + "-" * (widths[0] - 1)
@@ -278,7 +287,7 @@ def _cells(e: Evaluation) -> list[str]:
     ]
 
 
-def _aligned(row: list[str], widths: list[int]) -> list[str]:
+def _aligned(row: Sequence[str], widths: list[int]) -> list[str]:
     """Return the cells as wide as their columns, the first flush left, the others flush right."""
     name = row[0].ljust(widths[0])
     return [name, *map(str.rjust, row[1:], widths[1:])]

@@ -84,9 +84,9 @@ def input_batches(net: nn.Module, data: Any, batch_size: int) -> Iterable[Any]:
     if isinstance(data, Tensor | np.ndarray):
         starts = range(0, max(len(data), 1), batch_size)
         return [data[start : start + batch_size] for start in starts]
-    if isinstance(data, Mapping | tuple | list):
-        if not _is_labelled(net, data) and not _are_labelled(net, data):
-            return [data]
+    has_labels = _is_labelled(net, data) or _are_labelled(net, data)
+    if isinstance(data, Mapping | tuple | list) and not has_labels:
+        return [data]
     if not isinstance(data, Iterable | Dataset) and not hasattr(data, "__getitem__"):
         raise TypeError(
             "`x` must be a tensor, an array, a DataLoader, a Dataset or a pair (inputs, labels); "

@@ -84,6 +84,11 @@ class Calibrator(nn.Module, ABC):
         """Whether predictions of this calibrator, as it is fitted, depend on features."""
         return self.needs_features
 
+    @property
+    def global_temperature(self) -> float | None:
+        """T, by which a fitted method divides all logits first; None where there is none."""
+        return None
+
     def __repr__(self) -> str:
         names = inspect.signature(type(self)).parameters
         settings = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
@@ -208,7 +213,7 @@ class Calibrator(nn.Module, ABC):
         """
         outputs = _as_outputs(outputs)
         prediction = self(outputs)
-        if self.fit_digest == _digest(outputs):
+        if self.was_fitted_to(outputs):
             warn_caller(
                 "These data are the ones that the calibrator was fitted to, so the threshold "
                 "guarantees nothing. Pass other held-out data."
@@ -224,6 +229,14 @@ class Calibrator(nn.Module, ABC):
         )
         self.thresholds[found.promise] = found
         return found
+
+    def was_fitted_to(self, outputs: Outputs) -> bool:
+        """Return whether these are the outputs of the last fit, as far as is known.
+
+        Args:
+            outputs: Outputs of a network.
+        """
+        return self.fit_digest == _digest(outputs)
 
     def save(self, path: str | Path) -> None:
         """Write the fitted calibrator; ``simplexcal.load_calibrator`` reads it.

@@ -7,6 +7,7 @@ import torch
 from torch import Generator, Tensor
 
 from simplexcal.metrics import reliability
+from simplexcal.metrics._binning import label_probability
 from simplexcal.types import Prediction
 
 SIGNIFICANT = 1.96  # standard errors: a two-sided test at a level of 5 %
@@ -31,6 +32,13 @@ class Change:
         return abs(self.mean) > SIGNIFICANT * self.standard_error
 
     @property
+    def p_value(self) -> float:
+        """Probability of a change at least as large by chance, by the same test."""
+        if self.standard_error == 0:  # of no change at all, or of a single input
+            return 1.0
+        return math.erfc(abs(self.mean / self.standard_error) / math.sqrt(2))
+
+    @property
     def low(self) -> float:
         """Lower end of the 95 % interval."""
         return self.mean - SIGNIFICANT * self.standard_error
@@ -50,6 +58,17 @@ def nll_change(before: Prediction, after: Prediction, labels: Tensor) -> Change:
         labels: The class of each input, (N,).
     """
     return _mean_change(_log_likelihood(before, labels) - _log_likelihood(after, labels))
+
+
+def brier_change(before: Prediction, after: Prediction, labels: Tensor) -> Change:
+    """Return the change of the mean Brier score.
+
+    Args:
+        before: Predictions before calibration.
+        after: Predictions after calibration.
+        labels: The class of each input, (N,).
+    """
+    return _mean_change(_brier_scores(after, labels) - _brier_scores(before, labels))
 
 
 def ece_change(before: Prediction, after: Prediction, labels: Tensor, n_bins: int) -> Change:
@@ -85,6 +104,12 @@ def _mean_change(differences: Tensor) -> Change:
 def _log_likelihood(prediction: Prediction, labels: Tensor) -> Tensor:
     columns = labels.unsqueeze(-1)
     return prediction.probs.double().gather(-1, columns).clamp_min(1e-300).log()
+
+
+def _brier_scores(prediction: Prediction, labels: Tensor) -> Tensor:
+    """Return Σ_k (p_k - [k = label])² of each input, (N,)."""
+    p_label = label_probability(prediction.probs, labels).double()
+    return prediction.probs.double().square().sum(-1) + 1 - 2 * p_label
 
 
 def _excess(prediction: Prediction, labels: Tensor) -> Tensor:
