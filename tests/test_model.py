@@ -497,7 +497,7 @@ def test_inputs_of_a_shuffling_loader_keep_their_labels(net: Net) -> None:
     seen: list[Data] = []
 
     class Spy(SimplexTemperatureScaling):
-        def fit(self, outputs: Any, labels: Tensor, *, mixup: Any = None, **rest: Any) -> Any:
+        def fit(self, outputs: Any, labels: Any, *, mixup: Any = None, **rest: Any) -> Any:
             seen.append((mixup.samples, labels))
             return super().fit(outputs, labels, mixup=mixup, **rest)
 

@@ -109,7 +109,8 @@ def _log_likelihood(prediction: Prediction, labels: Tensor) -> Tensor:
 def _brier_scores(prediction: Prediction, labels: Tensor) -> Tensor:
     """Return Σ_k (p_k - [k = label])² of each input, (N,)."""
     p_label = label_probability(prediction.probs, labels).double()
-    return prediction.probs.double().square().sum(-1) + 1 - 2 * p_label
+    squares: Tensor = prediction.probs.double().square().sum(-1)
+    return squares + 1 - 2 * p_label
 
 
 def _excess(prediction: Prediction, labels: Tensor) -> Tensor:
