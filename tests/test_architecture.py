@@ -16,6 +16,7 @@ import simplexcal
 ROOT = Path(simplexcal.__file__).parent
 ORDER = [
     "_version",
+    "_arrays",
     "_validation",
     "_chunking",
     "_progress",
@@ -30,6 +31,7 @@ ORDER = [
     "evaluation",
     "plots",
     "report",
+    "comparison",
     "onnx",
     "model",
     "sklearn",

@@ -98,8 +98,21 @@ def test_labels_are_checked() -> None:
         ValueError, match=r"^`labels` must be in 0..4 for 5 classes; found 5 at position 1\."
     ):
         sc.evaluate(prediction(2), torch.tensor([0, 5]))
-    with pytest.raises(TypeError, match=r"^`labels` must be a torch.Tensor; got list\."):
-        sc.evaluate(prediction(2), [0, 1])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^`labels` must be .* numbers; got list\."):
+        sc.evaluate(prediction(2), ["cat", "dog"])
+
+
+def test_probabilities_and_lists_are_evaluated_too() -> None:
+    p = prediction(40)
+    labels = drawn(p.probs)
+    expected = sc.evaluate(Prediction(p.probs, p.label), labels)
+    assert sc.evaluate(p.probs, labels) == expected
+    assert sc.evaluate(p.probs.numpy(), labels.numpy()) == expected
+    assert sc.evaluate(p.probs.tolist(), labels.tolist()) == expected
+    with pytest.raises(ValueError, match=r"^`probs` must be between 0 and 1; .* apply softmax"):
+        sc.evaluate(10 * p.probs, labels)
+    with pytest.raises(TypeError, match=r"^`probs` must be .* numbers; got Outputs\."):
+        sc.evaluate(sc.Outputs(p.probs), labels)  # type: ignore[arg-type]
 
 
 def test_bins_and_generator_are_checked() -> None:

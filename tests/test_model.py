@@ -1,6 +1,7 @@
 import copy
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from helpers.methods import METHODS, state
 from helpers.quick_heads import quick_heads
 from torch import Generator, Tensor, nn
+from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from simplexcal._validation import NotFittedError
@@ -20,8 +22,10 @@ from simplexcal.calibrators import (
     EnsembleTemperatureScaling,
     SimplexTemperatureScaling,
     TemperatureScaling,
+    Uncalibrated,
 )
 from simplexcal.calibrators.base import Task
+from simplexcal.evaluation import evaluate
 from simplexcal.io import load_calibrator, save_calibrator
 from simplexcal.mixup import FeatureMixup, InputMixup
 from simplexcal.model import CalibratedModel, _fit_device, calibrate, load
@@ -493,7 +497,7 @@ def test_inputs_of_a_shuffling_loader_keep_their_labels(net: Net) -> None:
     seen: list[Data] = []
 
     class Spy(SimplexTemperatureScaling):
-        def fit(self, outputs: Any, labels: Tensor, *, mixup: Any = None, **rest: Any) -> Any:
+        def fit(self, outputs: Any, labels: Any, *, mixup: Any = None, **rest: Any) -> Any:
             seen.append((mixup.samples, labels))
             return super().fit(outputs, labels, mixup=mixup, **rest)
 
@@ -818,3 +822,143 @@ def test_read_only_arrays_are_mixed_without_a_warning(net: Net, data: Data) -> N
     for x in arrays:
         x.flags.writeable = False
     assert calibrate(net, tuple(arrays), branch_alone(), mixup="inputs")(data[0]).isfinite().all()
+
+
+def test_the_evaluation_of_a_model_has_both_sides_and_paired_tests() -> None:
+    net = make_net()
+    images, labels = make_data(net, 300)
+    model = calibrate(net, (images[:150], labels[:150]), "ts")
+    test = TensorDataset(images[150:], labels[150:])
+    found = model.evaluate(DataLoader(test, 40), n_bins=5)
+    outputs = Outputs(evaluated(net, images[150:]))
+    before = Uncalibrated()(outputs)
+    after = model.calibrator(outputs)
+    assert found.before.as_dict() == pytest.approx(evaluate(before, labels[150:], 5).as_dict())
+    assert found.after.as_dict() == pytest.approx(evaluate(after, labels[150:], 5).as_dict())
+    for score in ("ece", "nll", "brier"):
+        change = getattr(found.after, score) - getattr(found.before, score)
+        assert getattr(found, score).mean == pytest.approx(change, abs=1e-6)
+    rows = torch.arange(150)
+    gain = (after.probs / before.probs)[rows, labels[150:]].double().log()
+    z = gain.mean() / gain.std(correction=0) * 150**0.5
+    assert found.nll.p_value == pytest.approx(2 * NormalDist().cdf(-abs(z.item())), rel=1e-4)
+    assert found.nll.low < found.nll.mean < found.nll.high
+    assert found == model.evaluate(test, n_bins=5)
+    text = str(found)
+    assert text.isascii()
+    assert max(map(len, text.splitlines())) <= 80
+    assert text.endswith(found.verdict)
+    assert f"{found.after.nll:.4f} | {found.nll.mean:+.4f}" in text
+
+
+def test_an_evaluation_without_calibration_finds_no_change() -> None:
+    net = make_net()
+    data = make_data(net)
+    with pytest.warns(UserWarning, match="These data are the ones that the calibrator was fitted"):
+        found = calibrate(net, data, "none").evaluate(data)
+    assert found.before == found.after
+    assert found.ece.p_value == found.nll.p_value == found.brier.p_value == 1
+
+
+def test_an_evaluation_needs_labels() -> None:
+    net = make_net()
+    images, labels = make_data(net)
+    model = calibrate(net, (images, labels), "ts")
+    with pytest.raises(ValueError, match=r"^`data` must come with labels"):
+        model.evaluate(images)
+
+
+def test_a_model_says_what_its_fit_has_achieved(tmp_path: Path) -> None:
+    net = make_net()
+    images, labels = make_data(net)
+    model = calibrate(net, (images, labels), "ts")
+    before = cross_entropy(evaluated(net, images), labels)
+    after = evaluate(model.predict(images), labels).nll
+    temperature = f"T = {model.calibrator.global_temperature:.4g}"
+    start = f"CalibratedModel(TS, {K} classes, {temperature}"
+    assert repr(model) == (
+        f"{start}, NLL {before:.4f} -> {after:.4f} on the {N} inputs of the fit)"
+    )
+    model.save(tmp_path / "file")
+    assert repr(load(tmp_path / "file", net)) == f"{start})"
+    assert repr(CalibratedModel(Backbone(net), TemperatureScaling())) == (
+        "CalibratedModel(TS, not fitted)"
+    )
+
+
+class Listed:
+    """A dataset that is none of torch's, such as those of Hugging Face."""
+
+    def __init__(self, images: Tensor, labels: Tensor) -> None:
+        self.images = images
+        self.labels = labels
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+        return self.images[i], self.labels[i]
+
+
+LABELLED: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "pair": lambda x, y: (x, y),
+    "pair as a list": lambda x, y: [x, y],
+    "arrays": lambda x, y: (x.numpy(), y.numpy()),
+    "list of labels": lambda x, y: (x, y.tolist()),
+    "column": lambda x, y: (x, pd.Series(y.numpy())),
+    "dataset": TensorDataset,
+    "dataset of a kind of its own": Listed,
+    "loader": lambda x, y: DataLoader(TensorDataset(x, y), 7),
+    "loader without labels": lambda x, y: DataLoader(TensorDataset(x), 7),
+    "list of batches": lambda x, y: [(x[:20], y[:20]), (x[20:], y[20:])],
+    "iterator of batches": lambda x, y: iter([(x[:20], y[:20]), (x[20:], y[20:])]),
+    "iterator of inputs": lambda x, y: iter([x[:20], x[20:]]),
+}
+
+
+@pytest.mark.parametrize("kind", LABELLED)
+def test_predict_takes_what_calibrate_takes_and_ignores_the_labels(kind: str) -> None:
+    net = make_net()
+    images, labels = make_data(net)
+    model = calibrate(net, (images, labels), "ts")
+    given = LABELLED[kind](images, labels)
+    p = model.predict(given, batch_size=30)
+    torch.testing.assert_close(p.probs, model.predict(images).probs)
+    assert torch.equal(p.label, evaluated(net, images).argmax(-1))
+
+
+class Two(nn.Module):
+    """Takes two inputs, the second of which is one integer for each row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(K, D)
+        self.classifier = nn.Linear(D, K)
+
+    def forward(self, x: Tensor, kind: Tensor) -> Tensor:
+        logits: Tensor = self.classifier(x + self.embed(kind))
+        return logits
+
+
+def test_two_inputs_of_a_network_are_no_labels() -> None:
+    torch.manual_seed(0)
+    net = Two()
+    x = torch.randn(40, D)
+    kind = torch.randint(K, (40,))
+    labels = net(x, kind).softmax(-1).multinomial(1).squeeze(1)
+    model = calibrate(net, ((x, kind), labels), "ts")
+    expected = model.calibrator(net(x, kind)).probs
+    named = {"x": x, "kind": kind}
+    for data in ((x, kind), ((x, kind), labels), named, {**named, "labels": labels}):
+        torch.testing.assert_close(model.predict(data).probs, expected)
+    batches = [{**named, "labels": labels}, {**named, "labels": labels}]
+    torch.testing.assert_close(model.predict(batches).probs, torch.cat([expected, expected]))
+
+
+def test_what_holds_no_inputs_gets_one_clear_sentence() -> None:
+    net = make_net()
+    model = calibrate(net, make_data(net), "ts")
+    with pytest.raises(ValueError, match=r"^`x` is empty. Pass at least one batch; "):
+        model.predict(iter([]))
+    with pytest.raises(TypeError, match=r"^`x` must be a tensor, .*; got int\.$"):
+        model.predict(3)

@@ -1,3 +1,5 @@
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -113,3 +115,25 @@ def test_a_prediction_moves_with_what_it_has(generator: torch.Generator) -> None
     assert moved.aleatoric is not None
     assert {x.device.type for x in (moved.probs, moved.label, moved.aleatoric)} == {"meta"}
     assert moved.epistemic is None
+
+
+def test_outputs_take_arrays_and_lists() -> None:
+    logits = [[0.5, 1.5], [2.5, 0.25]]
+    for given in (logits, np.array(logits), pd.DataFrame(logits)):
+        outputs = Outputs(given, np.ones((2, 3)))  # type: ignore[arg-type]
+        assert torch.equal(outputs.logits.float(), torch.tensor(logits))
+        assert outputs.n_features == 3
+    assert torch.equal(
+        Outputs.from_probs([[0.25, 0.75]]).logits.exp(), torch.tensor([[0.25, 0.75]])
+    )
+
+
+def test_outputs_leave_the_graph_of_the_network_behind() -> None:
+    net = torch.nn.Linear(3, 2)
+    features = torch.ones(4, 3)
+    outputs = Outputs(net(features), features * net.weight.sum())
+    assert outputs.features is not None
+    assert not outputs.logits.requires_grad
+    assert not outputs.features.requires_grad
+    leaf = torch.zeros(4, 2, requires_grad=True)
+    assert Outputs(leaf).logits is leaf

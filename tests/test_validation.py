@@ -6,6 +6,7 @@ from types import CodeType
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -41,17 +42,21 @@ def test_a_scalar_has_no_position() -> None:
 
 
 LABELS = torch.tensor([0, 2, 1])
-NOT_A_TENSOR = "`labels` must be a torch.Tensor; got list. Use torch.as_tensor."
+NOT_NUMBERS = (
+    "`labels` must be a tensor, or an array or a list of numbers; got list. "
+    "Number the classes from 0."
+)
 NOT_INTEGERS = (
-    "`labels` must be integers; got torch.float32. Convert class numbers with labels.long()."
+    "`labels` must be integers; got torch.float32. "
+    "Convert class numbers with torch.as_tensor(labels).long()."
 )
 WRONG_SHAPE = (
     "`labels` must have shape (3,), one value for each input; got (3, 1). "
     "One-hot labels need .argmax(-1)."
 )
 BAD_LABELS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
-    "list": (lambda: check_labels([0, 2, 1], 3, 3), TypeError, NOT_A_TENSOR),
-    "list of classes": (lambda: check_classes([0, 2, 1], 3), TypeError, NOT_A_TENSOR),
+    "names": (lambda: check_classes(["cat", "dog"], 3), TypeError, NOT_NUMBERS),
+    "names in a batch": (lambda: check_batch_labels(["cat", "dog"], 2), TypeError, NOT_NUMBERS),
     "float": (lambda: check_labels(LABELS.float(), 3, 3), TypeError, NOT_INTEGERS),
     "bool": (
         lambda: check_labels(LABELS.bool(), 3, 3),
@@ -100,7 +105,61 @@ def test_labels_of_every_integer_dtype_become_int64(dtype: torch.dtype) -> None:
         assert found.dtype == torch.int64
         assert torch.equal(found, LABELS)
     assert torch.equal(check_batch_labels(LABELS.to(dtype), 3), LABELS.to(dtype))
-    assert (check_batch_labels(LABELS.to(dtype).numpy(), 3) == np.array([0, 2, 1])).all()
+    assert torch.equal(check_batch_labels(LABELS.to(dtype).numpy(), 3), LABELS.to(dtype))
+
+
+class Frame:
+    """Has no more in common with pandas than polars has."""
+
+    def __init__(self, values: Any) -> None:
+        self.values = np.array(values)
+
+    def to_numpy(self) -> Any:
+        return self.values
+
+
+AS_TENSOR: dict[str, Callable[[list[Any]], Any]] = {
+    "array": np.array,
+    "list of numbers": list,
+    "list of arrays": lambda x: [np.array(part) for part in x],
+    "big-endian": lambda x: np.array(x).astype(np.array(x).dtype.newbyteorder(">")),
+    "read-only": lambda x: np.broadcast_to(np.array(x), np.shape(x)),
+    "reversed twice": lambda x: np.array(x[::-1])[::-1],
+    "pandas": lambda x: pd.DataFrame(x),
+    "a frame of another library": lambda x: Frame(x),
+}
+
+
+@pytest.mark.parametrize("kind", AS_TENSOR)
+def test_what_torch_takes_becomes_a_tensor(kind: str) -> None:
+    values = [[0.25, 0.75], [0.5, 0.5]]
+    found = check_float_tensor("x", AS_TENSOR[kind](values))
+    assert torch.equal(found.double(), torch.tensor(values).double())
+
+
+@pytest.mark.parametrize("column", [pd.Series([0, 2, 1]), [0, 2, 1]])
+def test_labels_may_be_a_column_or_a_list(column: Any) -> None:
+    assert torch.equal(check_labels(column, 3, 3), LABELS)
+    assert torch.equal(check_batch_labels(column, 3), LABELS)
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "uint32", "uint64", "int16"])
+def test_labels_may_be_arrays_of_any_integers(dtype: str) -> None:
+    assert torch.equal(check_labels(np.array([0, 2, 1], dtype), 3, 3), LABELS)
+
+
+def test_an_array_that_changes_later_does_not_change_the_tensor() -> None:
+    array = np.zeros(2)
+    tensor = check_float_tensor("x", array)
+    array += 1
+    assert torch.equal(tensor, torch.zeros(2).double())
+
+
+@pytest.mark.parametrize("value", [None, "hot", object(), np.array(["a"]), [[1.0], [1.0, 2.0]]])
+def test_what_torch_does_not_take_gets_one_clear_sentence(value: object) -> None:
+    message = r"^`x` must be a tensor, or an array or a list of numbers; got \w+( of \S+)?\.$"
+    with pytest.raises(TypeError, match=message):
+        check_float_tensor("x", value)
 
 
 def test_classes_may_have_any_shape() -> None:

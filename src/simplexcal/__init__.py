@@ -17,6 +17,7 @@ from simplexcal.calibrators import (
     TemperatureScaling,
     Uncalibrated,
 )
+from simplexcal.comparison import Comparison
 from simplexcal.concrete import Concrete, Moments
 from simplexcal.evaluation import Evaluation, OODEvaluation, evaluate, evaluate_ood, tabulate
 from simplexcal.mixup import FeatureMixup, InputMixup, LogitMixup
@@ -54,6 +55,7 @@ __all__ = [  # noqa: RUF022 - in groups
     "Prediction",
     "Evaluation",
     "OODEvaluation",
+    "Comparison",
     "evaluate",
     "evaluate_ood",
     "tabulate",

@@ -6,10 +6,11 @@ A failure is one sentence that names the argument, the value and the remedy.
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
+
+from simplexcal._arrays import as_tensor
 
 ROUNDING = 1e-6  # a probability computed in float32 may exceed 1 by this much
 SUM_ROUNDING = 1e-3  # and a sum of probabilities may differ from 1 by this much
@@ -37,6 +38,28 @@ def warn_caller(message: str) -> None:
 # --- any value ---
 
 
+def check_array(name: str, value: object, remedy: str = "") -> Tensor:
+    """Return a tensor as it is, and an array, a list or a column of numbers as a tensor.
+
+    Args:
+        name: Name of the argument.
+        value: Its value.
+        remedy: Last sentence of the message, after a space.
+
+    Raises:
+        TypeError: If torch cannot make a tensor of the value.
+    """
+    if isinstance(value, Tensor):
+        return value
+    try:
+        return as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(
+            f"`{name}` must be a tensor, or an array or a list of numbers; "
+            f"got {_describe(value)}.{remedy}"
+        ) from error
+
+
 def check_float_tensor(name: str, value: object) -> Tensor:
     """Return a floating-point tensor; half precision becomes float32.
 
@@ -45,20 +68,17 @@ def check_float_tensor(name: str, value: object) -> Tensor:
         value: Its value.
 
     Raises:
-        TypeError: If the value is no floating-point tensor.
+        TypeError: If the value holds no floating-point numbers.
     """
-    if not isinstance(value, Tensor):
+    tensor = check_array(name, value)
+    if not tensor.is_floating_point():
         raise TypeError(
-            f"`{name}` must be a floating-point torch.Tensor; got {type(value).__name__}. "
+            f"`{name}` must be floating-point; got {tensor.dtype}. "
             f"Convert it with torch.as_tensor({name}, dtype=torch.float32)."
         )
-    if not value.is_floating_point():
-        raise TypeError(
-            f"`{name}` must be floating-point; got {value.dtype}. Convert it with {name}.float()."
-        )
-    if value.dtype in (torch.float16, torch.bfloat16):
-        return value.float()
-    return value
+    if tensor.dtype in (torch.float16, torch.bfloat16):
+        return tensor.float()
+    return tensor
 
 
 def check_every(name: str, value: Tensor, ok: Tensor, expected: str, remedy: str) -> None:
@@ -187,13 +207,15 @@ def check_labels(labels: object, n: int, k: int) -> Tensor:
 
 
 def check_label_shape(labels: object, n: int) -> Tensor:
-    """Return labels that are a tensor with one value for each input.
+    """Return labels as a tensor with one value for each input.
 
     Args:
         labels: The argument of this name.
         n: Number of inputs.
     """
-    return _check_tensor("labels", labels, n, " One-hot labels need .argmax(-1).")
+    tensor = check_array("labels", labels, " Number the classes from 0.")
+    _check_shape("labels", tensor, n, " One-hot labels need .argmax(-1).")
+    return tensor
 
 
 def check_classes(labels: object, k: int) -> Tensor:
@@ -203,24 +225,24 @@ def check_classes(labels: object, k: int) -> Tensor:
         labels: The argument of this name.
         k: Number of classes.
     """
-    if not isinstance(labels, Tensor):
-        raise TypeError(_no_tensor("labels", labels))
+    labels = check_array("labels", labels, " Number the classes from 0.")
     if not _is_integer(labels.dtype):
         raise TypeError(
             f"`labels` must be integers; got {labels.dtype}. "
-            "Convert class numbers with labels.long()."
+            "Convert class numbers with torch.as_tensor(labels).long()."
         )
+    labels = labels.long()  # first, since torch cannot compare all kinds of integers
     inside = (labels >= 0) & (labels < k)
     if not bool(inside.all()):
         remedy = "Labels count the classes from 0."
         if labels.min() == 1 and labels.max() == k:
             remedy = "Your labels start at 1: subtract 1."
         check_every("labels", labels, inside, f"in 0..{k - 1} for {k} classes", remedy)
-    return labels.long()
+    return labels
 
 
-def check_batch_labels(labels: Any, n: int) -> Any:
-    """Return labels of a batch: a tensor or an array of integers, one for each input.
+def check_batch_labels(labels: object, n: int) -> Tensor:
+    """Return labels of a batch: integers, one for each input.
 
     One class alone is enough, and the classes may be any: the batch is not fitted to.
 
@@ -228,11 +250,10 @@ def check_batch_labels(labels: Any, n: int) -> Any:
         labels: The argument of this name.
         n: Number of inputs.
     """
-    kind = getattr(labels, "dtype", None)
-    if kind is None or not _is_integer(kind):
-        found = kind or type(labels).__name__
+    labels = check_array("labels", labels, " Number the classes from 0.")
+    if not _is_integer(labels.dtype):
         raise TypeError(
-            f"`labels` must be a tensor or an array of integers; got {found}. "
+            f"`labels` must be integers; got {labels.dtype}. "
             "Number the classes from 0; one-hot labels need .argmax(-1)."
         )
     _check_shape("labels", labels, n, " One-hot labels need .argmax(-1).")
@@ -248,9 +269,9 @@ def check_probs(probs: object) -> Tensor:
     Args:
         probs: The argument of this name.
     """
-    given_dtype = getattr(probs, "dtype", torch.float32)
-    probs = check_float_tensor("probs", probs)
-    rounding = max(ROUNDING, torch.finfo(given_dtype).eps)
+    given = check_array("probs", probs)
+    probs = check_float_tensor("probs", given)
+    rounding = max(ROUNDING, torch.finfo(given.dtype).eps)
     if probs.dim() != 2 or probs.shape[1] < 2:
         raise ValueError(
             f"`probs` must have shape (N, K) with K >= 2 classes; got {tuple(probs.shape)}."
@@ -348,18 +369,16 @@ def _check_not_empty(name: str, n: int) -> None:
         raise ValueError(f"`{name}` is empty; a metric needs at least one input.")
 
 
-def _check_tensor(name: str, value: object, n: int, remedy: str = "") -> Tensor:
-    if not isinstance(value, Tensor):
-        raise TypeError(_no_tensor(name, value))
-    _check_shape(name, value, n, remedy)
-    return value
+def _describe(value: object) -> str:
+    """Return the type of a value, and of what an array holds."""
+    kind = type(value).__name__
+    dtype = getattr(value, "dtype", None)
+    if dtype is None:
+        return kind
+    return f"{kind} of {dtype}"
 
 
-def _no_tensor(name: str, value: object) -> str:
-    return f"`{name}` must be a torch.Tensor; got {type(value).__name__}. Use torch.as_tensor."
-
-
-def _check_shape(name: str, value: Any, n: int, remedy: str) -> None:
+def _check_shape(name: str, value: Tensor, n: int, remedy: str = "") -> None:
     if value.shape != (n,):
         raise ValueError(
             f"`{name}` must have shape ({n},), one value for each input; "
@@ -368,16 +387,16 @@ def _check_shape(name: str, value: Any, n: int, remedy: str) -> None:
 
 
 def _check_binary(name: str, value: object, n: int) -> Tensor:
-    value = _check_tensor(name, value, n)
+    value = check_array(name, value)
+    _check_shape(name, value, n)
     binary = (value == 0) | (value == 1)
     remedy = "Compare label with labels first."
     check_every(name, value, binary, "True or False, or 1 or 0", remedy)
     return value.bool()
 
 
-def _is_integer(dtype: object) -> bool:
-    """Return whether a dtype of torch or numpy is one of integers, in any byte order."""
-    return "int" in str(dtype) or getattr(dtype, "kind", "") in ("i", "u")
+def _is_integer(dtype: torch.dtype) -> bool:
+    return "int" in str(dtype)
 
 
 def _is_within(probs: Tensor, largest: float) -> bool:

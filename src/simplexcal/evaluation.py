@@ -1,13 +1,19 @@
 """Evaluation of predictions: records of numbers, and tables of them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import torch
 from torch import Generator, Tensor
 
 from simplexcal import metrics
-from simplexcal._validation import check_count, check_generator, check_probs_and_labels
+from simplexcal._arrays import ArrayLike
+from simplexcal._validation import (
+    check_count,
+    check_generator,
+    check_probs,
+    check_probs_and_labels,
+)
 from simplexcal.types import Prediction
 
 HEADER = (
@@ -130,8 +136,8 @@ class OODEvaluation:
 
 @torch.no_grad()
 def evaluate(
-    prediction: Prediction,
-    labels: Tensor,
+    prediction: Prediction | ArrayLike,
+    labels: ArrayLike,
     n_bins: int = 10,
     generator: Generator | None = None,
 ) -> Evaluation:
@@ -141,7 +147,8 @@ def evaluate(
     where probabilities round to a tie. The global random state stays as it is.
 
     Args:
-        prediction: Predictions for N inputs.
+        prediction: Predictions for N inputs, or probabilities, (N, K), as anything that
+            ``torch.as_tensor`` takes. Of equal probabilities the first is then the label.
         labels: The class of each input, (N,).
         n_bins: Number of bins of the calibration errors.
         generator: Source of the random numbers for the noise floor and the interval. None is one
@@ -151,6 +158,9 @@ def evaluate(
         TypeError: If an argument has the wrong type.
         ValueError: If the labels are not N classes of the prediction.
     """
+    if not isinstance(prediction, Prediction):
+        probs = check_probs(prediction)
+        prediction = Prediction(probs, probs.argmax(-1))
     probs, labels = check_probs_and_labels(prediction.probs, labels)
     check_count("n_bins", n_bins)
     check_generator(generator)
@@ -209,6 +219,15 @@ def tabulate(evaluations: Mapping[str, Evaluation]) -> str:
     rows = [list(HEADER)]
     for name, evaluation in evaluations.items():
         rows.append([name, *_cells(evaluation)])
+    return markdown_table(rows)
+
+
+def markdown_table(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows of cells as a Markdown table that is aligned in plain text too.
+
+    Args:
+        rows: The rows; the first is the header.
+    """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     rule = ["-" * (width - 1) + ":" for width in widths]
     rule[0] = ":" + "-" * (widths[0] - 1)
@@ -268,7 +287,7 @@ def _cells(e: Evaluation) -> list[str]:
     ]
 
 
-def _aligned(row: list[str], widths: list[int]) -> list[str]:
+def _aligned(row: Sequence[str], widths: list[int]) -> list[str]:
     """Return the cells as wide as their columns, the first flush left, the others flush right."""
     name = row[0].ljust(widths[0])
     return [name, *map(str.rjust, row[1:], widths[1:])]

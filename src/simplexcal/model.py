@@ -3,25 +3,40 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
-from simplexcal._validation import check_count
+from simplexcal._validation import check_classes, check_count, warn_caller
 from simplexcal.backbone import Backbone, extract
-from simplexcal.backbone._forward import frame_to_array
-from simplexcal.backbone.extraction import LABELS
-from simplexcal.calibrators import CALIBRATORS, Calibrator
+from simplexcal.backbone.extraction import LABELS, input_batches
+from simplexcal.calibrators import CALIBRATORS, Calibrator, Uncalibrated
 from simplexcal.calibrators.base import SEED
+from simplexcal.comparison import Comparison, compare
 from simplexcal.io import save_calibrator
 from simplexcal.io.native import check_fingerprint
 from simplexcal.io.native import load_calibrator as read_calibrator
+from simplexcal.metrics import nll
 from simplexcal.mixup import make_mixup
 from simplexcal.onnx import export_model
 from simplexcal.thresholds import Threshold
 from simplexcal.types import Outputs, Prediction
+
+
+class FitSummary(NamedTuple):
+    """What a fit has achieved on its own data.
+
+    Args:
+        n: Number of inputs.
+        nll_before: Negative log-likelihood before calibration.
+        nll_after: Negative log-likelihood after calibration.
+    """
+
+    n: int
+    nll_before: float
+    nll_after: float
 
 
 class CalibratedModel(nn.Module):
@@ -32,13 +47,31 @@ class CalibratedModel(nn.Module):
     Args:
         backbone: The network.
         calibrator: A calibrator that is fitted to its outputs.
+        fit_summary: What the fit has achieved, for the model's representation; None where that is
+            not known, as after `load`.
     """
 
-    def __init__(self, backbone: Backbone, calibrator: Calibrator) -> None:
+    def __init__(
+        self, backbone: Backbone, calibrator: Calibrator, fit_summary: FitSummary | None = None
+    ) -> None:
         super().__init__()
         self.backbone = backbone
         self.calibrator = calibrator
+        self.fit_summary = fit_summary
         self.eval()
+
+    def __repr__(self) -> str:
+        calibrator = self.calibrator
+        if calibrator.n_classes is None:
+            return f"{type(self).__name__}({calibrator.abbreviation}, not fitted)"
+        parts = [calibrator.abbreviation, f"{calibrator.n_classes} classes"]
+        if calibrator.global_temperature is not None:
+            parts.append(f"T = {calibrator.global_temperature:.4g}")
+        fit = self.fit_summary
+        if fit is not None:
+            nll = f"NLL {fit.nll_before:.4f} -> {fit.nll_after:.4f}"
+            parts.append(f"{nll} on the {fit.n} inputs of the fit")
+        return f"{type(self).__name__}({', '.join(parts)})"
 
     def forward(self, x: Any) -> Tensor:
         """Return calibrated probabilities (N, K).
@@ -50,21 +83,55 @@ class CalibratedModel(nn.Module):
 
     @torch.no_grad()
     def predict(self, x: Any, *, batch_size: int = 256) -> Prediction:
-        """Return labels, calibrated probabilities and uncertainties.
+        """Return labels, calibrated probabilities and uncertainties, in the order of the inputs.
 
         Args:
-            x: Inputs as a Backbone takes them.
-            batch_size: Size of the batches that one tensor or array is divided into. Other inputs
-                are one batch.
+            x: Inputs as a Backbone takes them, or what `calibrate` takes: a DataLoader, a Dataset,
+                a pair (inputs, labels), a dict or a list of batches. Labels are ignored. A
+                DataLoader that shuffles gives the predictions in its own order.
+            batch_size: Size of the batches that one tensor or array, a Dataset or a pair is divided
+                into. Several inputs without labels are one batch.
+
+        Raises:
+            TypeError: If `x` is nothing of this.
+            ValueError: If `x` is empty.
         """
-        check_count("batch_size", batch_size)
-        x = frame_to_array(x)
-        if isinstance(x, Tensor | np.ndarray):
-            starts = range(0, max(len(x), 1), batch_size)
-            batches = [x[start : start + batch_size] for start in starts]
-        else:
-            batches = [x]
-        return Prediction.cat([self._predict_batch(batch) for batch in batches])
+        batches = input_batches(self.backbone.net, x, batch_size)
+        parts = [self._predict_batch(batch) for batch in batches]
+        if not parts:
+            raise ValueError(
+                "`x` is empty. Pass at least one batch; "
+                "an iterator that was read before gives no more."
+            )
+        return Prediction.cat(parts)
+
+    def evaluate(self, data: Any, *, n_bins: int = 10, batch_size: int = 256) -> Comparison:
+        """Compare the network before and after calibration, on test data.
+
+        Printed, the result is a table with a verdict. The same data give the same result.
+
+        Args:
+            data: Labelled data, see `extract`, that `calibrate` has not seen.
+            n_bins: Number of bins of the calibration errors.
+            batch_size: Size of the batches that a Dataset or a pair is divided into.
+
+        Raises:
+            TypeError: If `data` are nothing that `extract` takes.
+            ValueError: If `data` have no labels, or labels that are no classes of the network.
+        """
+        check_count("n_bins", n_bins)
+        outputs, labels = extract(self.backbone, data, batch_size=batch_size)
+        if self.calibrator.was_fitted_to(outputs):
+            warn_caller(
+                "These data are the ones that the calibrator was fitted to, so it looks better on "
+                "them than on new data. Pass other held-out data."
+            )
+        calibrator = self.calibrator.to(outputs.logits.device)
+        labels = check_classes(labels, outputs.n_classes)
+        with torch.no_grad():
+            before = Uncalibrated()(outputs)
+            after = calibrator(outputs)
+        return compare(before, after, labels, calibrator.abbreviation, n_bins)
 
     @property
     def thresholds(self) -> dict[str, Threshold]:
@@ -211,7 +278,7 @@ def calibrate(
         outputs = outputs.to(_fit_device(device))
         source = make_mixup(mixup, backbone, inputs, outputs, labels)
         calibrator.fit(outputs, labels, mixup=source, generator=generator, progress=progress)
-    return CalibratedModel(backbone, calibrator)
+    return CalibratedModel(backbone, calibrator, _summarise_fit(calibrator, outputs, labels))
 
 
 def load(path: str | Path, net: nn.Module, *, head: str | None = None) -> CalibratedModel:
@@ -247,6 +314,15 @@ def load_calibrator(path: str | Path) -> Calibrator:
     """
     calibrator, _ = read_calibrator(path)
     return calibrator
+
+
+@torch.no_grad()
+def _summarise_fit(calibrator: Calibrator, outputs: Outputs, labels: Tensor) -> FitSummary:
+    """Return the NLL of the data of a fit, before and after it."""
+    labels = labels.to(outputs.logits.device)
+    before = nll(Uncalibrated()(outputs).probs, labels)
+    after = nll(calibrator(outputs).probs, labels)
+    return FitSummary(len(labels), before.item(), after.item())
 
 
 def _calibrator(method: str | Calibrator) -> Calibrator:

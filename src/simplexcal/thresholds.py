@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from simplexcal._arrays import ArrayLike, as_tensor
 from simplexcal._validation import check_confidence, check_correct, check_fraction, check_labels
 from simplexcal.types import Prediction
 
@@ -71,7 +72,7 @@ class Threshold:
         Args:
             scores: Scores of new inputs, (N,), as a tensor, an array or a list.
         """
-        values = torch.as_tensor(scores)
+        values = as_tensor(scores)
         if self.accept == "high":
             return values >= self.value
         return values <= self.value
@@ -155,7 +156,7 @@ def find_threshold(
     values = _check_scores(score, scores)
     right = None
     if correct is not None:
-        right = check_correct(torch.as_tensor(correct), len(values)).to(values.device)
+        right = check_correct(correct, len(values)).to(values.device)
     certainty = values
     if accept == "low":
         certainty = -values
@@ -175,7 +176,7 @@ def find_threshold(
 
 def find_prediction_threshold(
     prediction: Prediction,
-    labels: Tensor | None = None,
+    labels: ArrayLike | None = None,
     *,
     target_accuracy: float | None = None,
     coverage: float | None = None,
@@ -478,7 +479,7 @@ def _check_accept(score: str, accept: Accept | None) -> Accept:
 
 def _check_scores(score: str, scores: Any) -> Tensor:
     """Return the scores as a vector of numbers; a confidence must be one."""
-    values = torch.as_tensor(scores)
+    values = as_tensor(scores)
     if not values.is_floating_point():
         values = values.double()
     elif values.dtype in (torch.float16, torch.bfloat16):

@@ -7,6 +7,7 @@ from typing import Self, TypeVar
 import torch
 from torch import Tensor
 
+from simplexcal._arrays import ArrayLike
 from simplexcal._validation import check_logits_and_features, check_probs
 
 SMALLEST = torch.finfo(torch.float32).tiny  # 1.2e-38; a smaller probability counts as this
@@ -16,14 +17,16 @@ SMALLEST = torch.finfo(torch.float32).tiny  # 1.2e-38; a smaller probability cou
 class Outputs:
     """A frozen network's outputs for N inputs: all that a calibrator sees.
 
-    Half precision becomes float32.
+    Arguments may be what ``torch.as_tensor`` takes: tensors, arrays, lists, and columns of data
+    frames. Half precision becomes float32. Outputs leave the graph of the network behind, which
+    would keep its activations in memory; only a tensor that requires gradients itself gets them.
 
     Args:
         logits: The values before the softmax, (N, K).
         features: The inputs of the last linear layer, (N, D), or None.
 
     Raises:
-        TypeError: If an argument is no floating-point tensor.
+        TypeError: If an argument holds no floating-point numbers.
         ValueError: If the shapes do not fit together.
     """
 
@@ -32,11 +35,13 @@ class Outputs:
 
     def __post_init__(self) -> None:
         logits, features = check_logits_and_features(self.logits, self.features)
-        object.__setattr__(self, "logits", logits)
+        object.__setattr__(self, "logits", _without_graph(logits))
+        if features is not None:
+            features = _without_graph(features)
         object.__setattr__(self, "features", features)
 
     @classmethod
-    def from_probs(cls, probs: Tensor, features: Tensor | None = None) -> Self:
+    def from_probs(cls, probs: ArrayLike, features: Tensor | None = None) -> Self:
         """Return outputs whose logits are the logarithms of probabilities.
 
         The label is the most probable class, also where two logarithms round to one number.
@@ -167,6 +172,26 @@ def restore_argmax(label: Tensor, values: Tensor) -> Tensor:
     # This is 0.75 to 1.5 rounding steps more, which rounds to one; ONNX has no nextafter.
     above = largest + largest.abs() * (0.75 * torch.finfo(values.dtype).eps)
     return torch.where(own == other, values, swapped.scatter(-1, own, above))
+
+
+def outputs_of_rows(logits: Tensor, features: Tensor | None = None) -> Outputs:
+    """Return outputs made of rows of others, with their graph and without another check.
+
+    Args:
+        logits: (N, K).
+        features: (N, D), or None.
+    """
+    outputs = Outputs.__new__(Outputs)
+    object.__setattr__(outputs, "logits", logits)
+    object.__setattr__(outputs, "features", features)
+    return outputs
+
+
+def _without_graph(tensor: Tensor) -> Tensor:
+    """Return a tensor that an operation made without what it was made from."""
+    if tensor.requires_grad and not tensor.is_leaf:
+        return tensor.detach()
+    return tensor
 
 
 Record = TypeVar("Record", bound=Outputs | Prediction)

@@ -1035,32 +1035,32 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
     "float": (
         (X, Y.float()),
         TypeError,
-        r"`labels` must be a tensor or an array of integers; got torch.float32. .*",
+        r"`labels` must be integers; got torch.float32. Number the classes from 0; .*",
     ),
     "bool": (
         [(X, Y.bool())],
         TypeError,
-        r"`labels` must be a tensor or an array of integers; got torch.bool. .*",
+        r"`labels` must be integers; got torch.bool. Number the classes from 0; .*",
     ),
     "names": (
         (X, np.array(["cat"] * 6)),
         TypeError,
-        r"`labels` must be .*; got <U3. Number the classes from 0; .*",
+        r"`labels` must be .* numbers; got ndarray of <U3. Number the classes from 0.",
     ),
     "none": (
         [(X, None)],
         TypeError,
-        r"`labels` must be a tensor or an array of integers; got NoneType. .*",
+        r"`labels` must be .* numbers; got NoneType. Number the classes from 0.",
     ),
     "list": (
-        (X, [0, 1, 0, 1, 0, 1]),
+        (X, ["cat"] * 6),
         TypeError,
-        r"`labels` must be a tensor or an array of integers; got list. .*",
+        r"`labels` must be .* numbers; got list. Number the classes from 0.",
     ),
     "number": (
         [(X, 3)],
-        TypeError,
-        r"`labels` must be a tensor or an array of integers; got int. .*",
+        ValueError,
+        r"`labels` must have shape \(6,\), one value for each input; got \(\). .*",
     ),
 }
 

@@ -8,7 +8,7 @@ from helpers.methods import METHODS
 from helpers.quick_heads import quick_heads
 from torch import Generator, Tensor, nn
 
-from simplexcal import Calibrator, FeatureMixup, NotFittedError, Outputs
+from simplexcal import Calibrator, FeatureMixup, NotFittedError, Outputs, Uncalibrated
 from simplexcal.types import restore_argmax
 
 K, D = 3, 4
@@ -86,6 +86,8 @@ def test_nothing_is_predicted_before_a_fit_or_after_a_failed_one(
 ) -> None:
     outputs, labels, mixup = simulate(torch.float32)
     calibrator = make()
+    if isinstance(calibrator, Uncalibrated):  # has nothing to fit
+        return
     with pytest.raises(
         NotFittedError, match=r"is not fitted yet. Call fit\(outputs, labels\) first."
     ):
@@ -125,17 +127,40 @@ def test_the_largest_probability_is_the_labels_even_if_the_next_logit_is_the_nex
 
 
 @every_method
+def test_logits_may_be_an_array_or_a_list(make: Callable[[], Calibrator]) -> None:
+    outputs, labels, _ = simulate(torch.float32)
+    if make().needs_features or make().needs_mixup:
+        return
+    ours = make().fit(Outputs(outputs.logits), labels)
+    theirs = make().fit(outputs.logits.numpy(), labels.tolist())
+    expected = ours(Outputs(outputs.logits)).probs
+    assert torch.equal(theirs(outputs.logits.tolist()).probs, expected)
+    probs = outputs.logits.softmax(-1)
+    message = r"^`outputs` must be logits, .* Pass Outputs.from_probs\(probs\).$"
+    for use in (lambda: ours.fit(probs, labels), lambda: ours(probs)):
+        with pytest.raises(ValueError, match=message):
+            use()
+
+
+def test_the_network_itself_needs_no_fit() -> None:
+    outputs, labels, _ = simulate(torch.float32)
+    expected = outputs.logits.softmax(-1)
+    assert torch.equal(Uncalibrated()(outputs).probs, expected)
+    fitted = Uncalibrated().fit(outputs, labels)
+    with pytest.raises(ValueError, match=r"`logits` must have the 3 classes of the fit; got 2"):
+        fitted(outputs.logits[:, :2])
+
+
+@every_method
 def test_what_is_no_outputs_and_no_generator_gets_one_clear_sentence(
     make: Callable[[], Calibrator],
 ) -> None:
     outputs, labels, mixup = simulate(torch.float32)
-    wrong = (
-        r"`outputs` must be of type Outputs; got Tensor. Wrap logits \(N, K\) by Outputs\(logits\)."
-    )
+    wrong = r"^`outputs` must be a tensor, or an array or a list of numbers; got NoneType."
     with pytest.raises(TypeError, match=wrong):
-        make().fit(outputs.logits, labels)  # type: ignore[arg-type]
+        make().fit(None, labels)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=wrong):
-        make().fit(outputs, labels, mixup=mixup)(outputs.logits)
+        make().fit(outputs, labels, mixup=mixup)(None)
     with pytest.raises(
         TypeError,
         match=r"`generator` must be a torch.Generator or None; got int. For a seed, pass ",

@@ -518,6 +518,6 @@ def test_where_no_file_can_be_is_said_in_one_sentence(tmp_path: Path) -> None:
         load_outputs(tmp_path)
     with pytest.raises(
         TypeError,
-        match=r"`labels` must be a torch.Tensor; got list. Use torch.as_tensor.",
+        match=r"`labels` must be .* numbers; got list. Number the classes from 0.",
     ):
-        save_outputs(outputs, [0, 1], tmp_path / "a.safetensors")  # type: ignore[arg-type]
+        save_outputs(outputs, ["a", "b"], tmp_path / "a.safetensors")  # type: ignore[arg-type]

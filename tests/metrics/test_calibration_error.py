@@ -339,7 +339,7 @@ def test_bad_values_are_named(
 def test_bad_types_and_bins_are_named() -> None:
     with pytest.raises(TypeError, match=r"^`confidence` must be floating-point; got torch.int64\."):
         ece(torch.tensor([1]), torch.tensor([1]))
-    with pytest.raises(TypeError, match=r"^`correct` must be a torch.Tensor; got list\."):
-        ece(torch.tensor([0.5]), [True])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^`correct` must be .* of numbers; got list\."):
+        ece(torch.tensor([0.5]), ["yes"])
     with pytest.raises(ValueError, match=r"^`n_bins` must be at least 1; got 0\.$"):
         ece(torch.tensor([0.5]), torch.tensor([True]), n_bins=0)

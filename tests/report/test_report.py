@@ -22,12 +22,14 @@ from torch import Generator, Tensor
 
 from simplexcal.calibrators import CALIBRATORS
 from simplexcal.evaluation import evaluate
+from simplexcal.metrics import ece
 from simplexcal.report import chart_data, write_report
 from simplexcal.report._format import count, method_description, method_title, percent
+from simplexcal.report._paired import N_DRAWS, ece_change
 from simplexcal.report.acceptance import acceptance_table
 from simplexcal.report.mistakes import most_confident_mistakes
 from simplexcal.report.table import score_table
-from simplexcal.report.verdict import Verdict, assess, compare, nll_change
+from simplexcal.report.verdict import TOLERANCE, Verdict, assess, make_verdict
 from simplexcal.thresholds import find_prediction_threshold, find_threshold
 from simplexcal.types import Prediction
 
@@ -51,17 +53,22 @@ def predicted(groups: Groups, n_classes: int = 3) -> tuple[Prediction, Tensor]:
     return Prediction(probs, label), torch.where(correct, label, n_classes - 1)
 
 
-def verdict(after: Groups, before: Groups | None = None) -> Verdict:
+def verdict(after: Groups, before: Groups | None = None, tolerance: float = TOLERANCE) -> Verdict:
     """Return the verdict on STS, or on the network itself where there is nothing before."""
     prediction, labels = predicted(after)
-    g = Generator().manual_seed(0)
-    evaluation = evaluate(prediction, labels, generator=g)
+    predictions = {"sts": prediction}
+    focus = "sts"
+    title = "STS"
     if before is None:
-        return assess(evaluation, "Uncalibrated", "This network")
-    earlier, same = predicted(before)
-    assert torch.equal(labels, same)
-    change = nll_change(earlier, prediction, labels)
-    return compare(evaluate(earlier, labels, generator=g), evaluation, "STS", change)
+        predictions = {"none": prediction}
+        focus = "none"
+        title = "Uncalibrated"
+    else:
+        predictions["none"], same = predicted(before)
+        assert torch.equal(labels, same)
+    g = Generator().manual_seed(0)
+    evaluations = {name: evaluate(p, labels, generator=g) for name, p in predictions.items()}
+    return make_verdict(predictions, labels, evaluations, focus, title, 10, tolerance)
 
 
 def words(v: Verdict) -> str:
@@ -158,9 +165,76 @@ def test_calibration_that_does_harm() -> None:
 
 
 def test_calibration_that_changes_nothing() -> None:
+    """Half a point of fifteen is clear in a paired test, but no effect worth the name."""
     v = verdict([(0.945, 2000, 1600)], before=[(0.95, 2000, 1600)])
     assert v.tone == "bad"
-    assert v.headline.startswith("STS does not help here")
+    assert v.headline == "STS lowers the NLL, but hardly changes the calibration error."
+    same = verdict([(0.95, 2000, 1600)], before=[(0.95, 2000, 1600)])
+    assert same.headline == "STS does not help here: the calibration error hardly changes."
+    assert "(NLL) stays at" in words(same)
+
+
+def test_an_improved_nll_is_help() -> None:
+    """The error stays at 15 points, but the easy inputs are now told from the hard ones."""
+    v = verdict(
+        [(0.95, 2000, 1600), (0.55, 2000, 800)], before=[(0.75, 2000, 1600), (0.75, 2000, 800)]
+    )
+    assert v.headline == "STS lowers the NLL, but hardly changes the calibration error."
+    assert "does not help" not in words(v)
+    assert "STS leaves the ECE at 15.00 %." in words(v)
+
+
+def test_a_small_error_of_many_inputs_is_tolerated() -> None:
+    few = evaluate(*predicted([(0.9047, 100, 90)]))
+    many = replace(few, n=1_000_000, ece_floor_95=0.0009, ece_low=0.0042, ece_high=0.0053)
+    v = assess(many, "Uncalibrated", "This network", TOLERANCE)
+    assert v.tone == "good"
+    assert v.headline == "This network is well calibrated."
+    assert "The expected calibration error (ECE) of 0.47 % is more than chance explains" in words(v)
+    assert "an ECE of up to 1 percentage point is tolerated" in words(v)
+    assert "over-confident" not in words(v)
+    (row,) = score_table({"none": many}, TOLERANCE)
+    assert (row.within_chance, row.within_tolerance) == (False, True)
+    strict = assess(many, "Uncalibrated", "This network", 0.002)
+    assert strict.headline == "This network is over-confident."
+    assert "it is above the tolerance of 0.2 percentage points." in words(strict)
+
+
+def test_an_error_that_may_be_tolerable_is_slight() -> None:
+    v = verdict([(0.914, 10_000, 9000)])
+    assert v.tone == "mixed"
+    assert v.headline == "This network is slightly over-confident."
+    assert "it may be within the tolerance of 1 percentage point." in words(v)
+
+
+def test_a_change_that_no_printed_digit_shows_is_none() -> None:
+    v = verdict([(0.8999, 10_000, 8500)], before=[(0.9, 10_000, 8500)])
+    text = words(v)
+    assert not re.search(r"from ([\d.]+) to \1\b", text)
+    assert "(NLL) stays at" in text
+
+
+def test_the_paired_test_of_the_ece_beside_a_bootstrap() -> None:
+    predictions, labels = network(1500)
+    before = predictions["none"]
+    after = predictions["ts"]
+    change = ece_change(before, after, labels, 10)
+    g = Generator().manual_seed(1)
+    resampled = []
+    for _ in range(1000):
+        rows = torch.randint(1500, (1500,), generator=g)
+        ends = [ece(p.confidence[rows], (p.label == labels)[rows]) for p in (after, before)]
+        resampled.append(ends[0] - ends[1])
+    draws = torch.stack(resampled).double()
+    spread = draws.std().item()
+    kurtosis = ((draws - draws.mean()) / spread).pow(4).mean().item()
+    # Both standard deviations are estimates, of 1000 and of N_DRAWS samples.
+    error = spread * ((kurtosis - 1) / 4 * (1 / 1000 + 1 / N_DRAWS)) ** 0.5
+    assert abs(change.standard_error - spread) < 4 * error
+    assert 4 * error < spread / 4
+    exact = [ece(p.confidence, p.label == labels).item() for p in (after, before)]
+    assert change.mean == pytest.approx(exact[0] - exact[1], abs=1e-6)
+    assert change.is_clear
 
 
 def test_calibration_that_loses_information() -> None:
@@ -217,7 +291,9 @@ def test_the_best_of_a_column_is_marked_where_methods_differ() -> None:
     predictions, labels = network(2000)
     table = {
         s.name: s
-        for s in score_table({name: evaluate(p, labels) for name, p in predictions.items()})
+        for s in score_table(
+            {name: evaluate(p, labels) for name, p in predictions.items()}, TOLERANCE
+        )
     }
     assert table["sts"].best >= {"nll", "brier"}
     assert not table["none"].best
@@ -231,13 +307,13 @@ def test_the_smallest_ece_is_best_only_where_none_is_within_chance() -> None:
         "none": evaluate(*predicted([(0.99, 2000, 1600)])),
         "ts": evaluate(*predicted([(0.9, 2000, 1600)])),
     }
-    assert ["ece" in score.best for score in score_table(off)] == [False, True]
+    assert ["ece" in score.best for score in score_table(off, TOLERANCE)] == [False, True]
     good = off | {"sts": evaluate(*predicted([(0.8, 2000, 1600)]))}
-    assert ["ece" in score.best for score in score_table(good)] == [False, False, False]
+    assert ["ece" in score.best for score in score_table(good, TOLERANCE)] == [False, False, False]
 
 
 def test_a_method_alone_is_best_in_nothing() -> None:
-    (score,) = score_table({"ts": evaluate(*predicted([(0.9, 100, 80)]))})
+    (score,) = score_table({"ts": evaluate(*predicted([(0.9, 100, 80)]))}, TOLERANCE)
     assert not score.best
 
 

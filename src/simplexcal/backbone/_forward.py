@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
+from simplexcal._arrays import as_tensor, frame_to_array
+
 _locks: "WeakKeyDictionary[nn.Module, Any]" = WeakKeyDictionary()  # one for each network
 _locks_guard = Lock()
 _stance_lock = RLock()
@@ -280,26 +282,3 @@ def map_tensors(function: Callable[[Any], Any], x: Any) -> Any:
     if isinstance(x, Tensor | np.ndarray):
         return function(x)
     return x
-
-
-def as_tensor(x: Any) -> Tensor:
-    """Return a tensor as it is, and an array as a tensor.
-
-    Args:
-        x: The tensor or array.
-    """
-    if isinstance(x, Tensor):
-        return x
-    array = np.array(x)  # a copy, since an array may be read-only
-    return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
-
-
-def frame_to_array(x: Any) -> Any:
-    """Return a data frame or a series as an array, and anything else as it is.
-
-    Args:
-        x: Anything.
-    """
-    if isinstance(x, Tensor) or not hasattr(x, "to_numpy"):
-        return x
-    return np.ascontiguousarray(x.to_numpy())

@@ -1,5 +1,6 @@
 """A network's outputs for a whole data set."""
 
+import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter
 from pathlib import Path
@@ -10,13 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
+from simplexcal._arrays import frame_to_array
 from simplexcal._progress import track
 from simplexcal._validation import check_batch_labels, check_count
-from simplexcal.backbone._forward import as_tensor, frame_to_array, map_tensors
+from simplexcal.backbone._forward import map_tensors
 from simplexcal.backbone.backbone import Backbone
 from simplexcal.types import Outputs
 
 COLUMNS = ("logits", "features", "labels")
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 LABELS = ("labels", "label")  # names of the labels in a batch that is a mapping
 Rows = tuple[Tensor, ...]  # of each column
 
@@ -65,12 +68,84 @@ def extract(
     return Outputs(logits, features), labels
 
 
+def input_batches(net: nn.Module, data: Any, batch_size: int) -> Iterable[Any]:
+    """Return batches of the inputs in data with or without labels; labels are ignored.
+
+    Args:
+        net: The network that takes the inputs.
+        data: What ``extract`` takes, or inputs alone.
+        batch_size: Size of the batches that data are divided into, where they can be.
+
+    Raises:
+        TypeError: If `data` is nothing of this; the message calls it `x`.
+    """
+    check_count("batch_size", batch_size)
+    data = frame_to_array(data)
+    if isinstance(data, Tensor | np.ndarray):
+        starts = range(0, max(len(data), 1), batch_size)
+        return [data[start : start + batch_size] for start in starts]
+    has_labels = _is_labelled(net, data) or _are_labelled(net, data)
+    if isinstance(data, Mapping | tuple | list) and not has_labels:
+        return [data]
+    if not isinstance(data, Iterable | Dataset) and not hasattr(data, "__getitem__"):
+        raise TypeError(
+            "`x` must be a tensor, an array, a DataLoader, a Dataset or a pair (inputs, labels); "
+            f"got {type(data).__name__}."
+        )
+    batches = _batches(data, batch_size)
+    return (_inputs_of(net, batch) for batch in batches)
+
+
+def _inputs_of(net: nn.Module, batch: Any) -> Any:
+    """Return the inputs in a batch with or without labels."""
+    if _is_labelled(net, batch):
+        return _split(batch)[0]
+    return batch
+
+
+def _are_labelled(net: nn.Module, data: Any) -> bool:
+    """Return whether data are a list of batches with labels."""
+    if not isinstance(data, tuple | list):
+        return False
+    return all(_is_labelled(net, part) for part in data)
+
+
+def _is_labelled(net: nn.Module, batch: Any) -> bool:
+    """Return whether a batch is (inputs, labels), or a mapping with labels.
+
+    Two tensors are both inputs if the network needs two.
+    """
+    if isinstance(batch, Mapping):
+        return any(name in batch for name in LABELS)
+    if not isinstance(batch, tuple | list) or len(batch) != 2 or not _are_labels(batch[1]):
+        return False
+    is_one_input = isinstance(frame_to_array(batch[0]), Tensor | np.ndarray)
+    return not is_one_input or _n_required(net) < 2
+
+
+def _are_labels(part: Any) -> bool:
+    """Return whether a part of a batch is one integer for each input."""
+    if isinstance(part, list):
+        return all(isinstance(number, int) for number in part)
+    part = frame_to_array(part)
+    if not isinstance(part, Tensor | np.ndarray) or part.ndim != 1:
+        return False
+    return "int" in str(part.dtype) or getattr(part.dtype, "kind", "") in ("i", "u")
+
+
+def _n_required(net: nn.Module) -> int:
+    """Return how many inputs a network cannot do without."""
+    parameters = inspect.signature(net.forward).parameters.values()
+    required = [p for p in parameters if p.default is p.empty and p.kind in POSITIONAL]
+    return len(required)
+
+
 def _run(backbone: Backbone, batches: Iterable[Any]) -> Iterator[Rows]:
     """Yield the logits, the features and the labels of each batch, on the CPU."""
     for batch in batches:
         inputs, labels = _split(batch)
         outputs = backbone(inputs)
-        labels = as_tensor(check_batch_labels(frame_to_array(labels), len(outputs.logits)))
+        labels = check_batch_labels(labels, len(outputs.logits))
         yield outputs.logits.cpu(), outputs.features.cpu(), labels.to("cpu", torch.int64)
 
 

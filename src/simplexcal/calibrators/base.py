@@ -13,17 +13,20 @@ from typing import Any, ClassVar, NamedTuple, Self
 import torch
 from torch import Generator, Tensor, nn
 
+from simplexcal._arrays import ArrayLike
 from simplexcal._chunking import in_chunks
 from simplexcal._validation import (
     NotFittedError,
+    check_array,
     check_finite,
     check_generator,
     check_labels,
+    check_probs,
     warn_caller,
 )
 from simplexcal.mixup import LogitMixup, Mixup
 from simplexcal.thresholds import Threshold, find_prediction_threshold, with_accepted
-from simplexcal.types import Outputs, Prediction, restore_argmax
+from simplexcal.types import Outputs, Prediction, outputs_of_rows, restore_argmax
 
 DIGEST_VALUES = 2**18  # logits that tell the data of a fit from others
 SEED = 0  # of a fit without a generator
@@ -81,6 +84,11 @@ class Calibrator(nn.Module, ABC):
         """Whether predictions of this calibrator, as it is fitted, depend on features."""
         return self.needs_features
 
+    @property
+    def global_temperature(self) -> float | None:
+        """T, by which a fitted method divides all logits first; None where there is none."""
+        return None
+
     def __repr__(self) -> str:
         names = inspect.signature(type(self)).parameters
         settings = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
@@ -88,8 +96,8 @@ class Calibrator(nn.Module, ABC):
 
     def fit(
         self,
-        outputs: Outputs,
-        labels: Tensor,
+        outputs: Outputs | ArrayLike,
+        labels: ArrayLike,
         *,
         mixup: Mixup | None = None,
         generator: Generator | None = None,
@@ -98,7 +106,8 @@ class Calibrator(nn.Module, ABC):
         """Learn from held-out outputs and labels, forgetting earlier fits; return the calibrator.
 
         Args:
-            outputs: Outputs of the network for held-out inputs.
+            outputs: Outputs of the network for held-out inputs; or its logits, (N, K), as
+                anything that ``torch.as_tensor`` takes.
             labels: Their true classes, (N,).
             mixup: Source of mixup samples for the methods that learn from them. With LogitMixup,
                 or without one, a method that can do without features reads logits alone.
@@ -110,7 +119,7 @@ class Calibrator(nn.Module, ABC):
             TypeError: If an argument is of the wrong type.
             ValueError: If an argument has a wrong shape or value, or mixup samples are missing.
         """
-        _check_outputs(outputs)
+        outputs = _as_outputs(outputs)
         labels = check_labels(labels, *outputs.logits.shape)
         self._check_mixup(mixup, outputs)
         if self._reads_logits_alone(mixup):
@@ -146,13 +155,13 @@ class Calibrator(nn.Module, ABC):
         with _no_half_by_default():
             self._build(n_classes, n_features)
 
-    def forward(self, outputs: Outputs) -> Prediction:
+    def forward(self, outputs: Outputs | ArrayLike) -> Prediction:
         """Calibrate, some rows at a time; the label is the network's own.
 
         Args:
-            outputs: Outputs of the network of the fit.
+            outputs: Outputs of the network of the fit, or its logits, (N, K).
         """
-        _check_outputs(outputs)
+        outputs = _as_outputs(outputs)
         self._check_fitted(outputs)
         tensors = [outputs.logits]
         if outputs.features is not None:
@@ -160,7 +169,7 @@ class Calibrator(nn.Module, ABC):
         fields: list[str] = []
 
         def predict(*rows: Tensor) -> tuple[Tensor, ...]:
-            found = self._predict(Outputs(*rows))
+            found = self._predict(outputs_of_rows(*rows))
             present = {name: x for name, x in vars(found).items() if x is not None}
             present["probs"] = restore_argmax(found.label, found.probs)
             fields[:] = present
@@ -174,8 +183,8 @@ class Calibrator(nn.Module, ABC):
     @torch.no_grad()
     def threshold(
         self,
-        outputs: Outputs,
-        labels: Tensor | None = None,
+        outputs: Outputs | ArrayLike,
+        labels: ArrayLike | None = None,
         *,
         target_accuracy: float | None = None,
         coverage: float | None = None,
@@ -202,8 +211,9 @@ class Calibrator(nn.Module, ABC):
             NotFittedError: If the calibrator is not fitted.
             ValueError: If no threshold keeps the promise, or an argument has no meaning.
         """
+        outputs = _as_outputs(outputs)
         prediction = self(outputs)
-        if self.fit_digest == _digest(outputs):
+        if self.was_fitted_to(outputs):
             warn_caller(
                 "These data are the ones that the calibrator was fitted to, so the threshold "
                 "guarantees nothing. Pass other held-out data."
@@ -219,6 +229,14 @@ class Calibrator(nn.Module, ABC):
         )
         self.thresholds[found.promise] = found
         return found
+
+    def was_fitted_to(self, outputs: Outputs) -> bool:
+        """Return whether these are the outputs of the last fit, as far as is known.
+
+        Args:
+            outputs: Outputs of a network.
+        """
+        return self.fit_digest == _digest(outputs)
 
     def save(self, path: str | Path) -> None:
         """Write the fitted calibrator; ``simplexcal.load_calibrator`` reads it.
@@ -371,12 +389,26 @@ def _no_half_by_default() -> Iterator[None]:
         torch.set_default_dtype(default)
 
 
-def _check_outputs(outputs: object) -> None:
-    if not isinstance(outputs, Outputs):
-        raise TypeError(
-            f"`outputs` must be of type Outputs; got {type(outputs).__name__}. Wrap logits (N, K) "
-            "by Outputs(logits)."
+def _as_outputs(outputs: Outputs | ArrayLike) -> Outputs:
+    """Return outputs as they are, and logits as outputs."""
+    if isinstance(outputs, Outputs):
+        return outputs
+    made = Outputs(check_array("outputs", outputs))
+    if _are_probs(made.logits):
+        raise ValueError(
+            "`outputs` must be logits, the values before the softmax; got rows of probabilities. "
+            "Pass Outputs.from_probs(probs)."
         )
+    return made
+
+
+def _are_probs(logits: Tensor) -> bool:
+    """Return whether all rows are distributions, which logits never are."""
+    try:
+        check_probs(logits)
+    except ValueError:
+        return False
+    return len(logits) > 0
 
 
 def _check_finite(outputs: Outputs) -> None:

@@ -46,6 +46,11 @@ class EnsembleTemperatureScaling(Calibrator):
         self.max_temperature = max_temperature
 
     @property
+    def global_temperature(self) -> float | None:
+        """T of the first softmax."""
+        return self.temperature.item()
+
+    @property
     def temperature(self) -> Tensor:
         """T."""
         return self.log_temperature.exp()

@@ -85,6 +85,13 @@ class SimplexTemperatureScaling(BranchCalibrator):
         self.needs_features = not likelihood_head
         self.needs_mixup = not likelihood_head
 
+    @property
+    def global_temperature(self) -> float | None:
+        """T of the likelihood head; None without one."""
+        if not self.likelihood_head:
+            return None
+        return self.log_temperature.exp().item()
+
     @classmethod
     def paper(cls) -> Self:
         """Return the paper's method: 19 values of β, 25 000 steps of 100 new samples, β by ECE.

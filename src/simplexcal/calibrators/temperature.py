@@ -30,6 +30,11 @@ class TemperatureScaling(Calibrator):
         """T."""
         return self.log_temperature.exp()
 
+    @property
+    def global_temperature(self) -> float | None:
+        """T."""
+        return self.temperature.item()
+
     def _build(self, n_classes: int, n_features: int | None) -> None:
         self.log_temperature = nn.Parameter(torch.zeros(()))
 

@@ -5,7 +5,7 @@ from simplexcal.types import Outputs, Prediction
 
 
 class Uncalibrated(Calibrator):
-    """softmax(z): the network's own probabilities, for comparison."""
+    """softmax(z): the network's own probabilities, for comparison. It needs no fit."""
 
     key = "none"
     abbreviation = "Uncalibrated"
@@ -16,6 +16,10 @@ class Uncalibrated(Calibrator):
         n_classes: int,
         n_features: int | None,
     ) -> None: ...
+
+    def _check_fitted(self, outputs: Outputs) -> None:
+        if self.n_classes is not None:
+            super()._check_fitted(outputs)
 
     def _fit(self, task: Task) -> None: ...
 

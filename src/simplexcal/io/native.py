@@ -133,12 +133,12 @@ def save_outputs(outputs: Outputs, labels: Tensor | None, path: str | Path) -> N
         path: The file.
 
     Raises:
-        TypeError: If the labels are no tensor.
+        TypeError: If the labels are no numbers.
         ValueError: If there is not one label for each input.
         OSError: If the file cannot be written.
     """
     if labels is not None:
-        check_label_shape(labels, len(outputs))
+        labels = check_label_shape(labels, len(outputs))
     columns = {"logits": outputs.logits, "features": outputs.features, "labels": labels}
     _write(Path(path), "outputs", {}, {name: x for name, x in columns.items() if x is not None})
 

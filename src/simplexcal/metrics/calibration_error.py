@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from simplexcal._arrays import ArrayLike
 from simplexcal._validation import (
     check_confidence_and_correct,
     check_count,
@@ -44,7 +45,7 @@ class Bins(NamedTuple):
     accuracy: Tensor
 
 
-def reliability(confidence: Tensor, correct: Tensor, n_bins: int = 10) -> Bins:
+def reliability(confidence: ArrayLike, correct: ArrayLike, n_bins: int = 10) -> Bins:
     """Return count, mean confidence and accuracy in the bins of equal width that ``ece`` uses.
 
     Args:
@@ -61,7 +62,7 @@ def reliability(confidence: Tensor, correct: Tensor, n_bins: int = 10) -> Bins:
     return _bins(confidence, correct, edges)
 
 
-def equal_mass_reliability(confidence: Tensor, correct: Tensor, n_bins: int = 10) -> Bins:
+def equal_mass_reliability(confidence: ArrayLike, correct: ArrayLike, n_bins: int = 10) -> Bins:
     """Return count, mean confidence and accuracy in the bins of ``adaptive_ece``.
 
     The bins span the confidences that occur.
@@ -100,7 +101,7 @@ def accuracy_band(bins: Bins, level: float = 0.95) -> tuple[Tensor, Tensor]:
     return low, high
 
 
-def ece(confidence: Tensor, correct: Tensor, n_bins: int = 10) -> Tensor:
+def ece(confidence: ArrayLike, correct: ArrayLike, n_bins: int = 10) -> Tensor:
     """Return the expected calibration error Σ_b |Σ_(i in b) (correct_i - confidence_i)| / n.
 
     Guo et al. (2017), Eq. (3). Bins have equal width and are closed on the right,
@@ -117,7 +118,7 @@ def ece(confidence: Tensor, correct: Tensor, n_bins: int = 10) -> Tensor:
     return _mean_absolute_excess(sums).to(confidence.dtype)
 
 
-def adaptive_ece(confidence: Tensor, correct: Tensor, n_bins: int = 10) -> Tensor:
+def adaptive_ece(confidence: ArrayLike, correct: ArrayLike, n_bins: int = 10) -> Tensor:
     """Return the ECE over bins of equal mass, each with n / n_bins predictions.
 
     Nguyen & O'Connor (2015); AdaECE of Mukhoti et al. (2020). Equal confidences always share a bin,
@@ -134,7 +135,7 @@ def adaptive_ece(confidence: Tensor, correct: Tensor, n_bins: int = 10) -> Tenso
     return _mean_absolute_excess(sums).to(confidence.dtype)
 
 
-def classwise_ece(probs: Tensor, labels: Tensor, n_bins: int = 10) -> Tensor:
+def classwise_ece(probs: ArrayLike, labels: ArrayLike, n_bins: int = 10) -> Tensor:
     """Return the mean over all K classes of the ECE of probs[:, k] as a prediction of [label = k].
 
     Kull et al. (2019). Bins have equal width and are closed on the right. Classes without a label
@@ -152,7 +153,7 @@ def classwise_ece(probs: Tensor, labels: Tensor, n_bins: int = 10) -> Tensor:
     return (total / probs.numel()).to(probs.dtype)
 
 
-def maximum_ce(confidence: Tensor, correct: Tensor, n_bins: int = 10) -> Tensor:
+def maximum_ce(confidence: ArrayLike, correct: ArrayLike, n_bins: int = 10) -> Tensor:
     """Return the largest |accuracy - confidence| of the bins of ``ece`` that are not empty.
 
     Guo et al. (2017), Eq. (5). A bin counts however few predictions it has.
@@ -168,7 +169,7 @@ def maximum_ce(confidence: Tensor, correct: Tensor, n_bins: int = 10) -> Tensor:
     return gaps.max().to(confidence.dtype)
 
 
-def debiased_ece(confidence: Tensor, correct: Tensor, n_bins: int = 10) -> Tensor:
+def debiased_ece(confidence: ArrayLike, correct: ArrayLike, n_bins: int = 10) -> Tensor:
     """Return the root of an unbiased estimate of Σ_b P(b) (E[correct - confidence | b])².
 
     Bröcker (2012); Kumar et al. (2019), with the variance of correct - confidence in the place of
@@ -187,7 +188,7 @@ def debiased_ece(confidence: Tensor, correct: Tensor, n_bins: int = 10) -> Tenso
     return square.clamp_min(0).sqrt().to(confidence.dtype)
 
 
-def smooth_ece(confidence: Tensor, correct: Tensor) -> Tensor:
+def smooth_ece(confidence: ArrayLike, correct: ArrayLike) -> Tensor:
     """Return the smooth calibration error: the σ at which ∫_0^1 |r_σ(t)| dt = σ. It has no bins.
 
     r_σ(t) = Σ_i K_σ(t, confidence_i) (correct_i - confidence_i) / n

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor
 
+from simplexcal._arrays import ArrayLike
 from simplexcal._validation import (
     check_confidence,
     check_confidence_and_correct,
@@ -48,7 +49,7 @@ class Interval(NamedTuple):
 
 
 def noise_floor(
-    confidence: Tensor,
+    confidence: ArrayLike,
     n_bins: int = 10,
     n_trials: int = 1000,
     generator: Generator | None = None,
@@ -76,8 +77,8 @@ def noise_floor(
 
 
 def ece_interval(
-    confidence: Tensor,
-    correct: Tensor,
+    confidence: ArrayLike,
+    correct: ArrayLike,
     n_bins: int = 10,
     level: float = 0.95,
     n_trials: int = 1000,

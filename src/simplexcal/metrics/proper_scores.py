@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from simplexcal._arrays import ArrayLike
 from simplexcal._validation import check_count, check_probs_and_labels
 from simplexcal.metrics._binning import (
     label_probability,
@@ -26,7 +27,7 @@ class BrierSplit(NamedTuple):
     refinement: Tensor
 
 
-def accuracy(probs: Tensor, labels: Tensor) -> Tensor:
+def accuracy(probs: ArrayLike, labels: ArrayLike) -> Tensor:
     """Return the fraction of inputs whose most probable class is the label.
 
     Of equal probabilities the first counts.
@@ -40,7 +41,7 @@ def accuracy(probs: Tensor, labels: Tensor) -> Tensor:
     return correct.to(probs.dtype).mean()
 
 
-def nll(probs: Tensor, labels: Tensor) -> Tensor:
+def nll(probs: ArrayLike, labels: ArrayLike) -> Tensor:
     """Return the mean negative log-likelihood -ln probs[i, labels_i], in nats.
 
     A probability of 0 counts as the smallest normal number of its dtype: 87 nats in float32, 708 in
@@ -56,7 +57,7 @@ def nll(probs: Tensor, labels: Tensor) -> Tensor:
     return -p_label.log().mean().to(probs.dtype)
 
 
-def brier(probs: Tensor, labels: Tensor) -> Tensor:
+def brier(probs: ArrayLike, labels: ArrayLike) -> Tensor:
     """Return the Brier score Σ_k (probs[i, k] - [k = labels_i])², averaged over the inputs.
 
     Brier (1950): all K classes count, and the score lies in [0, 2]. For K = 2 it is twice the score
@@ -70,7 +71,7 @@ def brier(probs: Tensor, labels: Tensor) -> Tensor:
     return _brier(probs, labels).to(probs.dtype)
 
 
-def brier_split(probs: Tensor, labels: Tensor, n_bins: int = 10) -> BrierSplit:
+def brier_split(probs: ArrayLike, labels: ArrayLike, n_bins: int = 10) -> BrierSplit:
     """Split the Brier score into calibration, which recalibration can remove, and refinement.
 
     calibration = Σ_k Σ_b P(b) (E[[k = label] - probs_k | b])²    refinement = brier - calibration

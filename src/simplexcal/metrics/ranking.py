@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from simplexcal._arrays import ArrayLike
 from simplexcal._validation import (
     check_confidence_and_correct,
     check_fraction,
@@ -27,7 +28,7 @@ class RiskCoverage(NamedTuple):
     risk: Tensor
 
 
-def auroc(score: Tensor, positive: Tensor) -> Tensor:
+def auroc(score: ArrayLike, positive: ArrayLike) -> Tensor:
     """Return the area under the ROC curve: P(score⁺ > score⁻) + P(score⁺ = score⁻) / 2.
 
     Args:
@@ -41,7 +42,7 @@ def auroc(score: Tensor, positive: Tensor) -> Tensor:
     return torch.trapezoid(tpr, fpr).to(score.dtype)
 
 
-def aupr(score: Tensor, positive: Tensor) -> Tensor:
+def aupr(score: ArrayLike, positive: ArrayLike) -> Tensor:
     """Return the average precision Σ_j (recall_j - recall_(j-1)) precision_j over the thresholds.
 
     A sum of rectangles, as scikit-learn's ``average_precision_score``. Joining the points by
@@ -59,7 +60,7 @@ def aupr(score: Tensor, positive: Tensor) -> Tensor:
     return (recall_step * precision).sum().to(score.dtype)
 
 
-def fpr_at_tpr(score: Tensor, positive: Tensor, tpr: float = 0.95) -> Tensor:
+def fpr_at_tpr(score: ArrayLike, positive: ArrayLike, tpr: float = 0.95) -> Tensor:
     """Return the smallest false-positive rate at a true-positive rate of at least ``tpr``.
 
     Args:
@@ -75,7 +76,7 @@ def fpr_at_tpr(score: Tensor, positive: Tensor, tpr: float = 0.95) -> Tensor:
     return (fewest / false[-1]).to(score.dtype)
 
 
-def risk_coverage(confidence: Tensor, correct: Tensor) -> RiskCoverage:
+def risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> RiskCoverage:
     """Return the error rate among the i most confident inputs, for i = 1..N.
 
     Inputs of equal confidence are taken in random order, and the risk is its expectation over these
@@ -96,7 +97,7 @@ def risk_coverage(confidence: Tensor, correct: Tensor) -> RiskCoverage:
     return RiskCoverage(coverage.to(confidence.dtype), risk.to(confidence.dtype))
 
 
-def aurc(confidence: Tensor, correct: Tensor) -> Tensor:
+def aurc(confidence: ArrayLike, correct: ArrayLike) -> Tensor:
     """Return the area under the risk-coverage curve, Σ_i risk_i / N; smaller is better.
 
     Geifman et al. (2019). The area is that of the steps. At error rate e, a perfect ranking has

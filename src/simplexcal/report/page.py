@@ -13,7 +13,7 @@ import torch
 from torch import Generator, Tensor
 
 import simplexcal
-from simplexcal._validation import check_probs, check_probs_and_labels
+from simplexcal._validation import check_fraction, check_probs, check_probs_and_labels
 from simplexcal.evaluation import evaluate
 from simplexcal.io._atomic import atomic_write
 from simplexcal.report._format import count, method_description, method_title, percent
@@ -21,7 +21,7 @@ from simplexcal.report.acceptance import Thresholds, acceptance_table, check_thr
 from simplexcal.report.chart_data import N_STEPS, collect_chart_data
 from simplexcal.report.mistakes import Images, most_confident_mistakes
 from simplexcal.report.table import score_table
-from simplexcal.report.verdict import make_verdict
+from simplexcal.report.verdict import TOLERANCE, describe_tolerance, make_verdict
 from simplexcal.types import Prediction
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def write_report(
     thresholds: Thresholds | None = None,
     title: str = "Calibration report",
     focus: str | None = None,
+    tolerance: float = TOLERANCE,
     n_bins: int = 10,
     generator: Generator | None = None,
 ) -> Path:
@@ -66,6 +67,8 @@ def write_report(
         title: The title of the page.
         focus: The method that the verdict is about, compared with "none" where there is one. By
             default the last.
+        tolerance: An ECE up to this hardly matters in practice. The verdict tolerates it, also
+            where it is more than chance explains. By default 0.01.
         n_bins: Number of bins of the calibration errors and the reliability diagrams.
         generator: Source of the random numbers for the noise floors, the intervals and the sample
             of inputs shown. None is one with a fixed seed: the same input gives the same report.
@@ -83,6 +86,7 @@ def write_report(
     focus = _checked_focus(focus, predictions)
     names = _checked_class_names(class_names, k)
     _check_images(images, n)
+    check_fraction("tolerance", tolerance)
     check_thresholds(thresholds, predictions)
     _check_extra_is_installed()
     from simplexcal.report.chart_specs import all_specs  # needs the extra
@@ -91,8 +95,10 @@ def write_report(
     titles = {name: method_title(name) for name in predictions}
     descriptions = {name: method_description(name) for name in predictions}
     facts = [f"{count(n)} inputs", f"{count(k)} classes", date.today().isoformat()]
-    verdict = make_verdict(predictions, labels, evaluations, focus, titles[focus])
-    table = score_table(evaluations)
+    verdict = make_verdict(
+        predictions, labels, evaluations, focus, titles[focus], n_bins, tolerance
+    )
+    table = score_table(evaluations, tolerance)
     before = predictions.get("none")
     mistakes = most_confident_mistakes(predictions[focus], labels, before, names, images)
     sampler = generator or Generator().manual_seed(0)
@@ -106,6 +112,7 @@ def write_report(
         "descriptions": descriptions,
         "verdict": verdict,
         "table": table,
+        "tolerance": describe_tolerance(tolerance),
         "acceptance": acceptance_table(thresholds or {}, predictions, labels),
         "mistakes": mistakes,
         "n_wrong": int((predictions[focus].label != labels).sum()),

@@ -19,19 +19,22 @@ class TableRow:
         printed: The scores as text, by column.
         best: The columns in which no other method is better.
         within_chance: Whether the ECE is within the noise floor.
+        within_tolerance: Whether the ECE is at most the tolerance.
     """
 
     name: str
     printed: dict[str, str]
     best: frozenset[str]
     within_chance: bool
+    within_tolerance: bool
 
 
-def score_table(evaluations: Mapping[str, Evaluation]) -> list[TableRow]:
+def score_table(evaluations: Mapping[str, Evaluation], tolerance: float) -> list[TableRow]:
     """Return a row for each method, in their order.
 
     Args:
         evaluations: Evaluations by the name of their method.
+        tolerance: An ECE up to this does not matter in practice.
     """
     printed = {name: _printed(evaluation) for name, evaluation in evaluations.items()}
     best = {column: _best(evaluations, printed, column) for column in BEST}
@@ -42,6 +45,7 @@ def score_table(evaluations: Mapping[str, Evaluation]) -> list[TableRow]:
             printed=printed[name],
             best=frozenset(column for column in BEST if printed[name][column] == best[column]),
             within_chance=is_within_chance(evaluation),
+            within_tolerance=round(evaluation.ece, 4) <= tolerance,
         )
         rows.append(row)
     return rows

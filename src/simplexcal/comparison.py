@@ -1,0 +1,118 @@
+"""A calibrated network beside the same network before calibration, on the same inputs."""
+
+import textwrap
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from simplexcal.evaluation import Evaluation, evaluate, markdown_table
+from simplexcal.report import verdict
+from simplexcal.report._format import SPACE
+from simplexcal.report._paired import Change, brier_change, ece_change, nll_change
+from simplexcal.types import Prediction
+
+WIDTH = 80  # columns of a terminal
+HEADER = ("", "before", "after", "change", "95 % interval", "p")
+# Title, factor and digits of each score in the table.
+SCORES = {
+    "accuracy": ("accuracy %", 100, 2),
+    "confidence": ("confidence %", 100, 2),
+    "ece": ("ECE %", 100, 2),
+    "nll": ("NLL", 1, 4),
+    "brier": ("Brier", 1, 4),
+}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Scores before and after calibration, paired tests of their changes, and a verdict.
+
+    Printed, it is a table. The tests compare the two predictions for the same inputs. Those of NLL
+    and Brier score are z-tests of the mean difference; that of the ECE is a paired bootstrap.
+
+    Args:
+        method: Abbreviation of the method.
+        before: Evaluation of the network before calibration.
+        after: Evaluation of the calibrated network.
+        ece: Change of the ECE, after minus before: `mean`, `low` and `high`, the ends of a 95 %
+            interval, and `p_value`.
+        nll: Change of the negative log-likelihood.
+        brier: Change of the Brier score.
+        verdict: What this means, in one sentence.
+    """
+
+    method: str
+    before: Evaluation
+    after: Evaluation
+    ece: Change
+    nll: Change
+    brier: Change
+    verdict: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return names and numbers, in the order of the arguments."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        e = self.after
+        rows = [HEADER, *map(self._row, SCORES)]
+        notes = (
+            f"{self.method} on {e.n} inputs of {e.n_classes} classes. By chance alone, the ECE of "
+            f"a perfectly calibrated model would be up to {100 * e.ece_floor_95:.2f} %."
+        )
+        lines = [*textwrap.wrap(notes, WIDTH), *textwrap.wrap(self.verdict, WIDTH)]
+        return "\n".join([markdown_table(rows), "", *lines])
+
+    def _row(self, score: str) -> tuple[str, ...]:
+        """Return the cells of one score; accuracy and mean confidence are not tested."""
+        title, factor, digits = SCORES[score]
+
+        def cell(value: float, sign: str = "") -> str:
+            return f"{factor * value:{sign}.{digits}f}"
+
+        before = getattr(self.before, score)
+        after = getattr(self.after, score)
+        change = getattr(self, score, None)
+        if change is None:
+            return title, cell(before), cell(after), cell(after - before, "+"), "", ""
+        interval = f"{cell(change.low, '+')} to {cell(change.high, '+')}"
+        p = _probability(change.p_value)
+        return title, cell(before), cell(after), cell(change.mean, "+"), interval, p
+
+
+@torch.no_grad()
+def compare(
+    before: Prediction, after: Prediction, labels: Tensor, method: str, n_bins: int = 10
+) -> Comparison:
+    """Compare two predictions for the same inputs.
+
+    Args:
+        before: Predictions before calibration.
+        after: Predictions after calibration.
+        labels: The class of each input, (N,).
+        method: Abbreviation of the method.
+        n_bins: Number of bins of the calibration errors.
+    """
+    first = evaluate(before, labels, n_bins)
+    second = evaluate(after, labels, n_bins)
+    ece = ece_change(before, after, labels, n_bins)
+    nll = nll_change(before, after, labels)
+    both = verdict.Comparison(first, second, ece, nll)
+    headline = verdict.compare(both, method, verdict.TOLERANCE).headline
+    return Comparison(
+        method=method,
+        before=first,
+        after=second,
+        ece=ece,
+        nll=nll,
+        brier=brier_change(before, after, labels),
+        verdict=headline.replace(SPACE, " "),
+    )
+
+
+def _probability(p: float) -> str:
+    if p < 0.001:
+        return "<0.001"
+    return f"{p:.3f}"
