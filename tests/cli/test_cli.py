@@ -155,6 +155,19 @@ def test_a_report_is_written(fitted: Path, capsys: pytest.CaptureFixture[str]) -
     assert "A &lt;b&gt; title" in page
 
 
+def test_a_report_shows_ids_ood_data_and_its_files(fitted: Path, arrays: Arrays) -> None:
+    n = len(arrays["labels"])
+    keyed = arrays | {"id": np.array([f"photo-{i}" for i in range(n)])}
+    np.savez(fitted / "keyed.npz", **keyed)  # type: ignore[arg-type]
+    np.savez(fitted / "far.npz", logits=arrays["logits"][:40] / 9)
+    options = "--calibrator net.safetensors --ood far.npz --tolerance 0.02 -o report.html"
+    assert simplexcal(f"report keyed.npz --input logits {options}") == 0
+    page = (fitted / "report.html").read_text()
+    for words in ("photo-", "keyed.npz (SHA-256", "far.npz", "tells 40 out-of-distribution"):
+        assert words in page
+    assert "2\u202fpercentage points" in page
+
+
 def test_a_network_on_raw_inputs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     images, labels = images_and_labels()
     inputs = normalise(images[:300]).numpy()

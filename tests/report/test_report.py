@@ -1,6 +1,7 @@
 """The report: its words on hand-made predictions, its file parsed, its page in a real browser."""
 
 import base64
+import csv
 import io
 import json
 import re
@@ -22,10 +23,13 @@ from torch import Generator, Tensor
 
 from simplexcal.calibrators import CALIBRATORS
 from simplexcal.evaluation import evaluate
-from simplexcal.metrics import ece
+from simplexcal.metrics import classwise_ece, ece
 from simplexcal.report import chart_data, write_report
+from simplexcal.report._classes import class_errors, class_table, confused_pairs
 from simplexcal.report._format import count, method_description, method_title, percent
+from simplexcal.report._ood import ood_table
 from simplexcal.report._paired import N_DRAWS, ece_change
+from simplexcal.report._provenance import fingerprint
 from simplexcal.report.acceptance import acceptance_table
 from simplexcal.report.mistakes import most_confident_mistakes
 from simplexcal.report.table import score_table
@@ -395,11 +399,19 @@ class Parsed(HTMLParser):
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     predictions, labels = network(2500)
     images = torch.rand(2500, 20, 20, generator=Generator().manual_seed(0))
+    ids = [f"=photo-{i}" for i in range(2500)]
     path = tmp_path_factory.mktemp("report") / "report.html"
     names = [f"kind {i}" for i in range(9)] + [NASTY]
     g = Generator().manual_seed(0)
     return write_report(
-        path, predictions, labels, images=images, class_names=names, title=NASTY, generator=g
+        path,
+        predictions,
+        labels,
+        images=images,
+        class_names=names,
+        title=NASTY,
+        ids=ids,
+        generator=g,
     )
 
 
@@ -416,7 +428,7 @@ def test_the_page_is_well_made(report: Path) -> None:
     page = Parsed(report)
     assert page.all("html")[0]["lang"] == "en"
     assert len(page.all("h1")) == 1
-    assert len(page.all("caption")) == len(page.all("table")) == 1
+    assert len(page.all("caption")) == len(page.all("table")) == 4
     assert all(th.get("scope") in ("col", "row") for th in page.all("th"))
     assert all(image["alt"] for image in page.all("img"))
     assert len(page.all("img")) == 12
@@ -458,7 +470,7 @@ def test_mistakes_are_the_most_confident_wrong_ones(report: Path) -> None:
     wrong = [i for i in range(2500) if p.label[i] != labels[i]]
     expected = sorted(wrong, key=lambda i: (-float(p.confidence[i]), i))[:12]
     texts = [image["alt"] or "" for image in Parsed(report).all("img")]
-    found = [int(number) for text in texts for number in re.findall(r"^Input (\d+):", text)]
+    found = [int(number) for text in texts for number in re.findall(r"^Input =photo-(\d+):", text)]
     assert found == expected
 
 
@@ -574,6 +586,18 @@ def test_mistakes_know_the_confidence_before() -> None:
             ValueError,
             r"`images` must have shape .* N = 10 .* got \(9, 8, 8\)",
         ),
+        ({"ids": ["a", "b"]}, ValueError, "`ids` must be a key for each of the 10 inputs; got 2"),
+        ({"tolerance": 1.0}, ValueError, "`tolerance` must be between 0 and 1; got 1"),
+        (
+            {"ood": {"ets": predicted([(0.9, 10, 8)])[0]}},
+            ValueError,
+            "`ood` must be of methods in `predictions`: none, sts; got 'ets'",
+        ),
+        (
+            {"ood": {"sts": predicted([(0.9, 10, 8)], n_classes=4)[0]}},
+            ValueError,
+            "`ood` must hold inputs with probabilities of 3 classes",
+        ),
         ({"images": torch.zeros(10, 8, 8, 8)}, ValueError, r"`images` must have shape"),
         (
             {"thresholds": {"ets": []}},
@@ -658,6 +682,81 @@ def test_a_threshold_that_accepts_nothing_here_has_no_accuracy() -> None:
     (row,) = acceptance_table({"ts": [strict]}, {"ts": prediction}, labels)
     assert (row.share, row.accuracy) == (percent(0.0), "–")
     assert row.promise == "at least 99.95\u202f% accepted"
+
+
+def test_classes_by_hand() -> None:
+    """Five of ten inputs of class 0, at a confidence of 0.8; class 1 has four of five correct."""
+    probs = torch.tensor([[0.8, 0.1, 0.1]] * 10 + [[0.2, 0.6, 0.2]] * 5)
+    labels = torch.tensor([0] * 5 + [2] * 5 + [1] * 4 + [0])
+    prediction = Prediction(probs, probs.argmax(-1))
+    names = ["ant", "bee", "cat"]
+    rows = {row.name: row for row in class_table(prediction, labels, names, 10)}
+    assert next(iter(rows)) == "cat"  # 10 · |0.1 - 0.5| + 5 · |0.2 - 0| = 5 of 15
+    assert rows["cat"].ece == percent(5 / 15, 2)
+    assert (rows["cat"].n, rows["cat"].n_predicted, rows["cat"].accuracy) == ("5", "0", "–")
+    ant = rows["ant"]
+    assert (ant.n, ant.n_predicted) == ("6", "10")
+    assert (ant.accuracy, ant.confidence) == (percent(0.5), percent(0.8))
+    mean = class_errors(prediction, labels, 10).mean().item()
+    assert mean == pytest.approx(classwise_ece(probs, labels).item(), abs=1e-6)
+    pairs = confused_pairs(prediction, labels, names)
+    assert [(p.label, p.prediction, p.n) for p in pairs] == [
+        ("cat", "ant", "5"),
+        ("ant", "bee", "1"),
+    ]
+    assert (pairs[0].share, pairs[0].confidence) == (percent(1.0), percent(0.8))
+    assert pairs[1].share == percent(1 / 6)
+
+
+def test_out_of_distribution_inputs_have_a_section(tmp_path: Path) -> None:
+    predictions, labels = network(300)
+    sts = predictions["sts"]
+    assert sts.epistemic is not None
+    ood = {"none": predictions["none"][:50], "sts": replace(sts, epistemic=sts.epistemic + 1000)}
+    rows = ood_table(predictions, ood)
+    found = {(row.name, row.score): row for row in rows}
+    assert list(found) == [
+        ("none", "confidence"),
+        ("sts", "confidence"),
+        ("sts", "aleatoric uncertainty"),
+        ("sts", "epistemic uncertainty"),
+    ]
+    best = found["sts", "epistemic uncertainty"]
+    assert (best.auroc, best.fpr_95, best.is_best) == (percent(1.0), percent(0.0), True)
+    assert found["sts", "confidence"].auroc == percent(0.5)  # the same inputs
+    path = write_report(tmp_path / "r.html", predictions, labels, ood=ood)
+    text = Parsed(path).text
+    assert "How well each score tells 300 out-of-distribution inputs" in text
+    path = write_report(tmp_path / "r.html", predictions, labels)
+    assert "out-of-distribution" not in Parsed(path).text.lower()
+
+
+def test_provenance_names_files_versions_and_numbers(tmp_path: Path) -> None:
+    prediction, labels = predicted([(0.9, 10, 8)])
+    given = {"Data": "test.npz <b>"}
+    path = write_report(tmp_path / "r.html", {"sts": prediction}, labels, sources=given)
+    text = Parsed(path).text
+    for words_shown in ("test.npz <b>", "10, in 3 classes", f"torch {torch.__version__}"):
+        assert words_shown in text
+    digest = fingerprint({"sts": prediction}, labels)
+    assert digest in text
+    assert digest != fingerprint({"sts": prediction}, 1 - labels)
+    assert digest != fingerprint({"sts": replace(prediction, probs=prediction.probs / 2)}, labels)
+
+
+def test_uncertainties_of_one_distribution_are_called_so(tmp_path: Path) -> None:
+    predictions, labels = network(100)
+    sts = predictions["sts"]
+    assert sts.aleatoric is not None
+    entropy = torch.special.entr(sts.probs).sum(-1)
+    one = replace(sts, aleatoric=0.7 * entropy, mutual_information=0.3 * entropy)
+    assert chart_data.uncertainties_add_up(one)
+    two = replace(one, aleatoric=entropy)
+    assert not chart_data.uncertainties_add_up(two)
+    sentence = "the aleatoric uncertainty and the mutual information add up to their entropy"
+    shown = Parsed(write_report(tmp_path / "one.html", {"sts": one}, labels)).text
+    assert sentence in shown
+    assert sentence not in Parsed(write_report(tmp_path / "two.html", {"sts": two}, labels)).text
 
 
 @pytest.mark.parametrize("package", ["altair", "jinja2", "PIL", "vl_convert"])
@@ -852,7 +951,35 @@ def test_a_brush_sums_up_what_it_selects(show: Open) -> None:
         page.locator("#brushed").inner_text(),
     )
     assert selected
-    assert 0 < int(re.sub(r"\s", "", selected[1])) < chart_data.N_POINTS
+    n = int(re.sub(r"\s", "", selected[1]))
+    assert 0 < n < chart_data.N_POINTS
+    assert page.locator("#selected tr").count() == min(n, 100)
+    assert page.locator("#selected th").first.inner_text().startswith("=photo-")
+    header, *rows = downloaded(page, "#save-selection")
+    assert header[:3] == ["id", "predicted", "label"]
+    assert len(rows) == n
+
+
+def downloaded(page: Page, button: str) -> list[list[str]]:
+    """Return the rows of the CSV file that a button of the page gives."""
+    with page.expect_download() as download:
+        page.locator(button).click()
+    text = Path(download.value.path()).read_text(encoding="utf-8-sig")
+    return list(csv.reader(io.StringIO(text)))
+
+
+def test_all_mistakes_are_downloaded(show: Open) -> None:
+    header, *rows = downloaded(show(), "#save-mistakes")
+    predictions, labels = network(2500)
+    p = predictions["sts"]
+    wrong = (p.label != labels).nonzero().squeeze(1).tolist()
+    assert header == ["id", "predicted", "label", "confidence", "confidence_before"]
+    # An apostrophe keeps a spreadsheet from running the id as a formula.
+    assert sorted(row[0] for row in rows) == sorted(f"'=photo-{i}" for i in wrong)
+    first = int(rows[0][0].removeprefix("'=photo-"))
+    assert float(rows[0][3]) == pytest.approx(p.confidence[first].item(), abs=1e-4)
+    names = [f"kind {i}" for i in range(9)] + [NASTY]
+    assert rows[0][1:3] == [names[int(p.label[first])], names[int(labels[first])]]
 
 
 def test_a_tooltip_shows_names_as_text(show: Open) -> None:
@@ -909,7 +1036,9 @@ def test_a_narrow_page_does_not_scroll_sideways(show: Open, width: int) -> None:
         assert box["x"] >= 0
         assert box["x"] + box["width"] <= width
     table = page.locator(".scroll").first
-    assert table.evaluate("e => e.scrollWidth > e.clientWidth") or width == 768
+    scrolls = table.evaluate("e => e.scrollWidth > e.clientWidth")
+    assert scrolls or width == 768
+    assert page.locator(".hint").first.is_visible() == scrolls
 
 
 def test_charts_follow_the_width_of_the_window(show: Open) -> None:

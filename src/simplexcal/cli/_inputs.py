@@ -12,6 +12,7 @@ from simplexcal._validation import check_labels
 from simplexcal.backbone import Backbone, extract
 from simplexcal.calibrators import CALIBRATORS, Calibrator, Uncalibrated
 from simplexcal.io import load_calibrator
+from simplexcal.io._columns import Array
 from simplexcal.io.native import check_fingerprint
 from simplexcal.io.tables import Inputs, Table, read_inputs, read_outputs, read_predictions
 from simplexcal.mixup import (
@@ -142,6 +143,8 @@ class EvaluationInputs(NamedTuple):
         images: One image for each input, if there are images.
         class_names: One name for each class, if there are names.
         thresholds: Of the calibrators that have some, by the methods' names.
+        ids: A key for each input, if there are keys.
+        fingerprint: The network's fingerprint, where the network is known.
     """
 
     predictions: dict[str, Prediction]
@@ -149,6 +152,8 @@ class EvaluationInputs(NamedTuple):
     images: Tensor | None = None
     class_names: tuple[str, ...] | None = None
     thresholds: Stored | None = None
+    ids: Array | None = None
+    fingerprint: str | None = None
 
 
 def read_source(
@@ -211,7 +216,15 @@ def read_evaluation_inputs(
         predictions = source.predictions(calibrators, thresholds)
         labels = _required(path, source.table.labels)
         table = source.table
-        return EvaluationInputs(predictions, labels, table.images, table.class_names, thresholds)
+        return EvaluationInputs(
+            predictions,
+            labels,
+            table.images,
+            table.class_names,
+            thresholds,
+            table.ids,
+            source.fingerprint,
+        )
     if calibrators or network is not None:
         raise ValueError(
             "--input predictions are evaluated as they are: leave out --calibrator and --model."

@@ -1,12 +1,13 @@
 """``simplexcal report``."""
 
+import hashlib
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from simplexcal.cli._console import echo_result
-from simplexcal.cli._inputs import read_evaluation_inputs
+from simplexcal.cli._inputs import read_evaluation_inputs, read_source
 from simplexcal.cli._options import (
     CalibratorOption,
     DataArgument,
@@ -18,7 +19,10 @@ from simplexcal.cli._options import (
     check_files,
     network_spec,
 )
+from simplexcal.network_spec import NetworkSpec
 from simplexcal.report import write_report
+from simplexcal.report.verdict import TOLERANCE
+from simplexcal.types import Prediction
 
 
 def report(
@@ -30,6 +34,14 @@ def report(
     weights: WeightsOption = None,
     head: HeadOption = None,
     title: Annotated[str, typer.Option(help="The report's title.")] = "Calibration report",
+    ood: Annotated[
+        Path | None,
+        typer.Option(help="Out-of-distribution data of the same kind, without labels."),
+    ] = None,
+    tolerance: Annotated[
+        float,
+        typer.Option(help="An ECE up to this hardly matters in practice; 0.01 is 1 %."),
+    ] = TOLERANCE,
     json: JsonOption = False,
 ) -> None:
     """Write a report to open in a browser.
@@ -45,10 +57,12 @@ def report(
         weights: State dict of the network.
         head: Name of the network's last linear layer.
         title: Title of the report.
+        ood: Out-of-distribution data of the same kind.
+        tolerance: An ECE up to this does not matter in practice.
         json: Print JSON instead of text.
     """
     calibrators = calibrator or []
-    check_files(output, [".html"], data, weights, *calibrators)
+    check_files(output, [".html"], data, weights, ood, *calibrators)
     network = network_spec(model, weights, head)
     inputs = read_evaluation_inputs(data, kind, calibrators, network, images=True)
     write_report(
@@ -59,8 +73,53 @@ def report(
         class_names=inputs.class_names,
         thresholds=inputs.thresholds,
         title=title,
+        ids=inputs.ids,
+        ood=_read_ood(ood, kind, calibrators, network),
+        sources=_sources(data, ood, calibrators, model, weights, inputs.fingerprint),
+        tolerance=tolerance,
     )
     n = len(inputs.labels)
     methods = list(inputs.predictions)
     text = f"{output}: {n} inputs, {', '.join(methods)}. Open it in a browser."
     echo_result(text, {"report": str(output), "n": n, "methods": methods}, json)
+
+
+def _read_ood(
+    path: Path | None, kind: str | None, calibrators: list[Path], network: NetworkSpec | None
+) -> dict[str, Prediction] | None:
+    """Return the predictions of the same methods for OOD inputs, which need no labels."""
+    if path is None:
+        return None
+    if kind == "predictions":
+        raise ValueError("--ood needs the outputs of a network: give --input logits or probs.")
+    return read_source(path, kind, network).predictions(calibrators, {})
+
+
+def _sources(
+    data: Path,
+    ood: Path | None,
+    calibrators: list[Path],
+    model: str | None,
+    weights: Path | None,
+    fingerprint: str | None,
+) -> dict[str, str]:
+    """Return the files of the report, by what they are."""
+    found = {"Data": _describe_file(data)}
+    if ood is not None:
+        found["Out-of-distribution data"] = _describe_file(ood)
+    if calibrators:
+        found["Calibrators"] = "; ".join(map(_describe_file, calibrators))
+    if model is not None:
+        found["Network"] = model
+    if weights is not None:
+        found["Weights"] = _describe_file(weights)
+    if fingerprint is not None:
+        found["Fingerprint of the network"] = fingerprint
+    return found
+
+
+def _describe_file(path: Path) -> str:
+    """Return the name of a file, and the first 16 digits of its SHA-256."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return f"{path.name} (SHA-256 {digest[:16]})"

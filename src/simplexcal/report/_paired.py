@@ -140,5 +140,5 @@ def _moments(excess: Tensor, bins: Tensor, size: int) -> tuple[Tensor, Tensor]:
 
 def _difference(sums: Tensor, n_bins: int) -> Tensor:
     """Return the ECE after minus the ECE before."""
-    eces = sums.abs().unflatten(-1, (2, n_bins)).sum(-1)
+    eces: Tensor = sums.abs().unflatten(-1, (2, n_bins)).sum(-1)
     return eces[..., 1] - eces[..., 0]

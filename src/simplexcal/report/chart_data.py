@@ -1,7 +1,7 @@
 """The numbers behind the charts of the report, as rows for JSON, and descriptions of the charts."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from simplexcal.metrics import accuracy_band, reliability, risk_coverage
+from simplexcal.metrics import accuracy_band, aurc, reliability, risk_coverage
 from simplexcal.report._format import count, percent
 from simplexcal.types import Prediction
 
@@ -18,6 +18,7 @@ Rows = list[Row]
 
 N_CURVE = 200  # points of a risk-coverage curve, about one for two pixels
 N_POINTS = 1500  # of the scatter; more would hide each other
+ADDS_UP = 1e-3  # nats, well above rounding
 N_STEPS = 200  # of the threshold between 0 and 1
 STATES = ("over-confident", "calibrated", "under-confident")
 OUTCOMES = ("correct", "wrong")
@@ -31,11 +32,13 @@ class Scatter:
         title: Name of the method on the page.
         n: Number of inputs shown.
         description: What the chart shows, in words.
+        adds_up: Whether aleatoric uncertainty and mutual information add up to the entropy.
     """
 
     title: str
     n: int
     description: str
+    adds_up: bool
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ def collect_chart_data(
     focus: str,
     n_bins: int,
     generator: Generator,
+    ids: Sequence[str] | None = None,
 ) -> ChartData:
     """Return the data of all charts.
 
@@ -73,6 +77,7 @@ def collect_chart_data(
         focus: The method whose uncertainties are shown, if it has some.
         n_bins: Number of bins of the reliability diagrams.
         generator: Samples the inputs that the scatter shows.
+        ids: A key for each input; None counts them from 0.
     """
     tables: dict[str, Rows] = {"bins": [], "curves": [], "points": []}
     methods: dict[str, Row] = {}
@@ -87,13 +92,16 @@ def collect_chart_data(
             "reliability": describe_bins(bins, titles[name]),
             "histogram": describe_counts(bins, titles[name]),
             "curve": describe_curve(curve, titles[name]),
+            "aurc": aurc(prediction.confidence, correct).item(),
         }
     scatter = None
     source = _method_with_uncertainties(predictions, focus)
     if source is not None:
-        points = point_rows(predictions[source], labels, class_names, generator)
+        points = point_rows(predictions[source], labels, class_names, generator, ids)
         tables["points"] = points
-        scatter = Scatter(titles[source], len(points), describe_points(points, titles[source]))
+        title = titles[source]
+        adds_up = uncertainties_add_up(predictions[source])
+        scatter = Scatter(title, len(points), describe_points(points, title), adds_up)
     return ChartData(tables, methods, scatter)
 
 
@@ -167,7 +175,11 @@ def threshold_levels(prediction: Prediction, correct: Tensor) -> dict[str, list[
 
 
 def point_rows(
-    prediction: Prediction, labels: Tensor, class_names: list[str], generator: Generator
+    prediction: Prediction,
+    labels: Tensor,
+    class_names: list[str],
+    generator: Generator,
+    ids: Sequence[str] | None = None,
 ) -> Rows:
     """Return both uncertainties of at most ``N_POINTS`` random inputs.
 
@@ -178,6 +190,7 @@ def point_rows(
         labels: The class of each input, (N,).
         class_names: The names of the classes.
         generator: Samples the inputs.
+        ids: A key for each input; None counts them from 0.
     """
     uncertainties = _uncertainties(prediction)
     confidence = prediction.confidence
@@ -195,8 +208,26 @@ def point_rows(
             "label": class_names[int(labels[i])],
             "outcome": OUTCOMES[int(is_wrong[i])],
         }
+        row["id"] = str(i)
+        if ids is not None:
+            row["id"] = ids[i]
         rows.append(row)
     return rows
+
+
+def uncertainties_add_up(prediction: Prediction) -> bool:
+    """Return whether aleatoric uncertainty + mutual information = entropy of the probabilities.
+
+    They do where all come from one distribution over the probabilities.
+
+    Args:
+        prediction: Predictions of a method.
+    """
+    if prediction.aleatoric is None or prediction.mutual_information is None:
+        return False
+    entropy = torch.special.entr(prediction.probs.double()).sum(-1)
+    total = (prediction.aleatoric + prediction.mutual_information).double()
+    return bool(((total - entropy).abs() <= ADDS_UP).all())
 
 
 def describe_bins(rows: Rows, title: str) -> str:

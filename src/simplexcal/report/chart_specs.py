@@ -220,7 +220,7 @@ def _bin_tooltip() -> list[Any]:
 
 def _point_tooltip() -> list[Any]:
     return [
-        alt.Tooltip("input:Q"),
+        alt.Tooltip("id:N", title="input"),
         alt.Tooltip("prediction:N", title="predicted"),
         alt.Tooltip("label:N", title="true class"),
         alt.Tooltip("confidence:Q", format=".1%"),

@@ -2,6 +2,7 @@
 
 import base64
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ class Mistake:
 
     Args:
         row: Its row in the prediction.
+        id: Its key.
         prediction: Name of the predicted class.
         label: Name of the true class.
         confidence: Confidence of the method.
@@ -31,6 +33,7 @@ class Mistake:
     """
 
     row: int
+    id: str
     prediction: str
     label: str
     confidence: float
@@ -44,6 +47,7 @@ def most_confident_mistakes(
     before: Prediction | None,
     class_names: list[str],
     images: Images | None,
+    ids: Sequence[str] | None = None,
 ) -> list[Mistake]:
     """Return the ``N_MISTAKES`` wrong predictions of the highest confidence, highest first.
 
@@ -53,18 +57,18 @@ def most_confident_mistakes(
         before: Predictions of the network before calibration, where they are known.
         class_names: The names of the classes.
         images: Pictures of the inputs, where there are any.
+        ids: A key for each input; None counts them from 0.
 
     Raises:
         TypeError: If the images are neither bytes nor floating-point.
         ValueError: If floating-point images are not between 0 and 1.
     """
-    wrong = (prediction.label != labels).nonzero().squeeze(1)
-    order = prediction.confidence[wrong].argsort(descending=True, stable=True)
     mistakes = []
-    for i in wrong[order][:N_MISTAKES].tolist():
+    for i in _wrong_rows(prediction, labels)[:N_MISTAKES].tolist():
         predicted = int(prediction.label[i])
         mistake = Mistake(
             row=i,
+            id=_key(ids, i),
             prediction=class_names[predicted],
             label=class_names[int(labels[i])],
             confidence=float(prediction.confidence[i]),
@@ -73,6 +77,53 @@ def most_confident_mistakes(
         )
         mistakes.append(mistake)
     return mistakes
+
+
+def mistake_columns(
+    prediction: Prediction,
+    labels: Tensor,
+    before: Prediction | None,
+    ids: Sequence[str] | None = None,
+) -> dict[str, list[Any]]:
+    """Return all wrong predictions, the most confident first, as columns for a CSV file.
+
+    Classes are numbers, which the page replaces by their names: a file of a million inputs stays
+    small.
+
+    Args:
+        prediction: Predictions of a method for N inputs.
+        labels: The class of each input, (N,).
+        before: Predictions of the network before calibration, where they are known.
+        ids: A key for each input; None counts them from 0.
+    """
+    rows = _wrong_rows(prediction, labels)
+    predicted = prediction.label[rows]
+    columns: dict[str, list[Any]] = {
+        "id": [_key(ids, i) for i in rows.tolist()],
+        "predicted": predicted.tolist(),
+        "label": labels[rows].tolist(),
+        "confidence": _rounded(prediction.confidence[rows]),
+    }
+    if before is not None:
+        columns["confidence_before"] = _rounded(before.probs[rows, predicted])
+    return columns
+
+
+def _wrong_rows(prediction: Prediction, labels: Tensor) -> Tensor:
+    """Return the rows of the wrong predictions, the most confident first."""
+    wrong = (prediction.label != labels).nonzero().squeeze(1)
+    order = prediction.confidence[wrong].argsort(descending=True, stable=True)
+    return wrong[order]
+
+
+def _key(ids: Sequence[str] | None, row: int) -> str:
+    if ids is None:
+        return str(row)
+    return ids[row]
+
+
+def _rounded(values: Tensor) -> list[float]:
+    return [round(value, 4) for value in values.double().tolist()]
 
 
 def _probability(prediction: Prediction | None, row: int, column: int) -> float | None:

@@ -1,7 +1,7 @@
 """The page: checks its arguments, brings the parts together and writes the file."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache
 from importlib.util import find_spec
@@ -10,16 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 import simplexcal
 from simplexcal._validation import check_fraction, check_probs, check_probs_and_labels
 from simplexcal.evaluation import evaluate
 from simplexcal.io._atomic import atomic_write
+from simplexcal.report._classes import class_table, confused_pairs
 from simplexcal.report._format import count, method_description, method_title, percent
+from simplexcal.report._ood import check_ood, ood_table
+from simplexcal.report._provenance import provenance
 from simplexcal.report.acceptance import Thresholds, acceptance_table, check_thresholds
-from simplexcal.report.chart_data import N_STEPS, collect_chart_data
-from simplexcal.report.mistakes import Images, most_confident_mistakes
+from simplexcal.report.chart_data import N_STEPS, ChartData, collect_chart_data
+from simplexcal.report.mistakes import Images, mistake_columns, most_confident_mistakes
 from simplexcal.report.table import score_table
 from simplexcal.report.verdict import TOLERANCE, describe_tolerance, make_verdict
 from simplexcal.types import Prediction
@@ -31,6 +35,7 @@ START = 0.9  # the threshold at first
 PACKAGES = ("altair", "jinja2", "PIL", "vl_convert")
 
 Context = dict[str, Any]
+Ids = Sequence[str] | Sequence[int] | NDArray[Any] | Tensor
 
 
 @torch.no_grad()
@@ -44,6 +49,9 @@ def write_report(
     thresholds: Thresholds | None = None,
     title: str = "Calibration report",
     focus: str | None = None,
+    ids: Ids | None = None,
+    ood: Mapping[str, Prediction] | None = None,
+    sources: Mapping[str, str] | None = None,
     tolerance: float = TOLERANCE,
     n_bins: int = 10,
     generator: Generator | None = None,
@@ -67,6 +75,11 @@ def write_report(
         title: The title of the page.
         focus: The method that the verdict is about, compared with "none" where there is one. By
             default the last.
+        ids: A key for each input, numbers or text, shown instead of the row.
+        ood: Predictions of some of the methods for out-of-distribution inputs, by the name of the
+            method. The page shows how well each uncertainty detects them.
+        sources: What the page says about the origin of the data, by name, such as
+            ``{"Data": "test.npz"}``. Versions and a fingerprint are added.
         tolerance: An ECE up to this hardly matters in practice. The verdict tolerates it, also
             where it is more than chance explains. By default 0.01.
         n_bins: Number of bins of the calibration errors and the reliability diagrams.
@@ -88,39 +101,112 @@ def write_report(
     _check_images(images, n)
     check_fraction("tolerance", tolerance)
     check_thresholds(thresholds, predictions)
+    check_ood(ood, predictions)
     _check_extra_is_installed()
     from simplexcal.report.chart_specs import all_specs  # needs the extra
 
-    evaluations = {name: evaluate(p, labels, n_bins, generator) for name, p in predictions.items()}
-    titles = {name: method_title(name) for name in predictions}
-    descriptions = {name: method_description(name) for name in predictions}
-    facts = [f"{count(n)} inputs", f"{count(k)} classes", date.today().isoformat()]
-    verdict = make_verdict(
-        predictions, labels, evaluations, focus, titles[focus], n_bins, tolerance
+    data = ReportData(predictions, labels, names, focus, n_bins, _checked_ids(ids, n))
+    charts = collect_chart_data(
+        predictions,
+        labels,
+        data.titles,
+        names,
+        focus,
+        n_bins,
+        generator or Generator().manual_seed(0),
+        data.ids,
     )
-    table = score_table(evaluations, tolerance)
-    before = predictions.get("none")
-    mistakes = most_confident_mistakes(predictions[focus], labels, before, names, images)
-    sampler = generator or Generator().manual_seed(0)
-    charts = collect_chart_data(predictions, labels, titles, names, focus, n_bins, sampler)
-    specs = all_specs(charts, focus)
-    context: Context = {
+    context = {
         "title": title,
-        "facts": facts,
-        "focus": focus,
-        "titles": titles,
-        "descriptions": descriptions,
-        "verdict": verdict,
-        "table": table,
-        "tolerance": describe_tolerance(tolerance),
+        "facts": [f"{count(n)} inputs", f"{count(k)} classes", date.today().isoformat()],
         "acceptance": acceptance_table(thresholds or {}, predictions, labels),
-        "mistakes": mistakes,
-        "n_wrong": int((predictions[focus].label != labels).sum()),
+        "ood": ood_table(predictions, ood or {}),
+        "n_ood": max(map(len, (ood or {}).values()), default=0),
+        "provenance": provenance(predictions, labels, sources),
         "scatter": charts.scatter,
-        "data": {"specs": specs, "tables": charts.tables, "methods": charts.methods, "n": n},
+        "data": {"specs": all_specs(charts, focus), **_page_data(data, charts)},
+        **_scores(data, tolerance, generator),
+        **_details(data, images),
     }
     atomic_write(Path(path), _render(context).encode())
     return Path(path)
+
+
+@dataclass(frozen=True, eq=False)
+class ReportData:
+    """What a report is about, checked.
+
+    Args:
+        predictions: Predictions by the name of their method, on the CPU.
+        labels: The class of each input, (N,).
+        class_names: The names of the classes.
+        focus: The method that the verdict is about.
+        n_bins: Number of bins.
+        ids: A key for each input; None counts them from 0.
+    """
+
+    predictions: dict[str, Prediction]
+    labels: Tensor
+    class_names: list[str]
+    focus: str
+    n_bins: int
+    ids: list[str] | None
+
+    @property
+    def titles(self) -> dict[str, str]:
+        """The names of the methods on the page."""
+        return {name: method_title(name) for name in self.predictions}
+
+
+def _scores(data: ReportData, tolerance: float, generator: Generator | None) -> Context:
+    """Return the verdict and the table of the methods."""
+    predictions = data.predictions
+    focus = data.focus
+    evaluations = {
+        name: evaluate(p, data.labels, data.n_bins, generator) for name, p in predictions.items()
+    }
+    title = data.titles[focus]
+    verdict = make_verdict(
+        predictions, data.labels, evaluations, focus, title, data.n_bins, tolerance
+    )
+    return {
+        "focus": focus,
+        "titles": data.titles,
+        "descriptions": {name: method_description(name) for name in predictions},
+        "verdict": verdict,
+        "table": score_table(evaluations, tolerance),
+        "tolerance": describe_tolerance(tolerance),
+    }
+
+
+def _details(data: ReportData, images: Images | None) -> Context:
+    """Return the classes and the mistakes of the method in focus."""
+    prediction = data.predictions[data.focus]
+    labels = data.labels
+    names = data.class_names
+    before = data.predictions.get("none")
+    return {
+        "classes": class_table(prediction, labels, names, data.n_bins),
+        "pairs": confused_pairs(prediction, labels, names),
+        "mistakes": most_confident_mistakes(prediction, labels, before, names, images, data.ids),
+        "n_wrong": int((prediction.label != labels).sum()),
+        "has_ids": data.ids is not None,
+    }
+
+
+def _page_data(data: ReportData, charts: ChartData) -> Context:
+    """Return what the scripts of the page need beside the specifications of the charts."""
+    before = data.predictions.get("none")
+    if data.focus == "none":
+        before = None
+    prediction = data.predictions[data.focus]
+    return {
+        "tables": charts.tables,
+        "methods": charts.methods,
+        "n": len(data.labels),
+        "classes": data.class_names,
+        "mistakes": mistake_columns(prediction, data.labels, before, data.ids),
+    }
 
 
 def _checked_predictions(predictions: Mapping[str, Prediction]) -> dict[str, Prediction]:
@@ -166,6 +252,16 @@ def _checked_class_names(class_names: Sequence[str] | None, k: int) -> list[str]
             f"got {len(class_names)}."
         )
     return [str(name) for name in class_names]
+
+
+def _checked_ids(ids: Ids | None, n: int) -> list[str] | None:
+    if ids is None:
+        return None
+    if len(ids) != n:
+        raise ValueError(f"`ids` must be a key for each of the {n} inputs; got {len(ids)}.")
+    if isinstance(ids, Tensor | np.ndarray):
+        return [str(key) for key in ids.tolist()]
+    return [str(key) for key in ids]
 
 
 def _check_images(images: Images | None, n: int) -> None:

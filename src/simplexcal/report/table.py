@@ -7,7 +7,7 @@ from simplexcal.evaluation import Evaluation
 from simplexcal.report._format import percent
 from simplexcal.report.verdict import is_within_chance
 
-BEST = {"accuracy": max, "ece": min, "nll": min, "brier": min, "smooth_ece": min}
+BEST = {"accuracy": max, "ece": min, "nll": min, "brier": min, "smooth_ece": min, "aurc": min}
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,7 @@ def _printed(e: Evaluation) -> dict[str, str]:
         "smooth_ece": percent(e.smooth_ece, 2),
         "nll": f"{e.nll:.3f}",
         "brier": f"{e.brier:.3f}",
+        "aurc": percent(e.aurc, 2),
     }
 
 
