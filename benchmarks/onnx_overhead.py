@@ -45,7 +45,7 @@ METHODS: dict[str, Callable[[], sc.Calibrator]] = {
     **sc.CALIBRATORS,
     "pts": lambda: sc.ParameterizedTemperatureScaling(n_steps=100),
     "adats": lambda: sc.AdaptiveTemperatureScaling(n_epochs=1),
-    "dirichlet": lambda: sc.DirichletTemperatureScaling(n_steps=10),
+    "dirichlet-ts": lambda: sc.DirichletTemperatureScaling(n_steps=10),
     "sts of the paper": _sts_of_the_paper,
 }
 

@@ -510,7 +510,7 @@ def test_inputs_of_a_shuffling_loader_keep_their_labels(net: Net) -> None:
     assert not torch.equal(their_labels, labels)
 
 
-@pytest.mark.parametrize("make", [branch_alone, METHODS["dirichlet"]])
+@pytest.mark.parametrize("make", [branch_alone, METHODS["dirichlet-ts"]])
 def test_mixed_inputs_run_through_the_network_and_leave_it_untouched(
     make: Callable[[], Calibrator], images: Tensor
 ) -> None:
@@ -664,7 +664,7 @@ def test_simplex_temperature_scaling_is_the_default(
 
 
 @pytest.mark.parametrize("mixup", ["features", "inputs"])
-@pytest.mark.parametrize("make", [METHODS["sts"], branch_alone, METHODS["dirichlet"]])
+@pytest.mark.parametrize("make", [METHODS["sts"], branch_alone, METHODS["dirichlet-ts"]])
 def test_a_class_without_samples_is_left_out_with_a_warning(
     mixup: str, make: Callable[[], Calibrator], net: Net, data: Data
 ) -> None:
@@ -682,9 +682,9 @@ def test_a_class_without_samples_is_left_out_with_a_warning(
 
 def test_a_method_that_is_nothing_without_mixup_says_so(net: Net, data: Data) -> None:
     with pytest.raises(ValueError, match="`mixup` must be given"):
-        calibrate(net, data, METHODS["dirichlet"](), mixup=None)
+        calibrate(net, data, METHODS["dirichlet-ts"](), mixup=None)
     with pytest.raises(ValueError, match=r"`mixup` must mix inputs or features: .* got LogitM"):
-        calibrate(net, data, METHODS["dirichlet"](), mixup="logits")
+        calibrate(net, data, METHODS["dirichlet-ts"](), mixup="logits")
 
 
 def just_inputs(x: Tensor) -> Iterator[Tensor]:

@@ -536,8 +536,8 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         "'adats' needs features",
     ),
     "mixup samples": (
-        lambda: SimplexCalibratedClassifier(method="dirichlet").fit(*IRIS),
-        "'dirichlet' needs features",
+        lambda: SimplexCalibratedClassifier(method="dirichlet-ts").fit(*IRIS),
+        "'dirichlet-ts' needs features",
     ),
     "paper": (
         lambda: SimplexCalibratedClassifier(method=sc.SimplexTemperatureScaling.paper()).fit(*IRIS),

@@ -147,7 +147,7 @@ METHODS: dict[str, Method] = {
     "adats": Method(sc.AdaptiveTemperatureScaling.abbreviation, sc.AdaptiveTemperatureScaling),
     "sts-paper": _paper_method(""),
     "sts": Method("STS, default", sc.SimplexTemperatureScaling, DEFAULT_MIXUP),
-    "dirichlet": Method("Dirichlet", _dirichlet, PAPER_MIXUP, gpu=True),
+    "dirichlet-ts": Method("Dirichlet", _dirichlet, PAPER_MIXUP, gpu=True),
     "sts-resampled": Method(
         "STS, paper, resampled mixup", sc.SimplexTemperatureScaling.paper, PAPER_MIXUP, gpu=True
     ),

@@ -6,6 +6,9 @@ from the paper's tables. The keys are those of ``SETTINGS`` and ``METHODS``.
 
 from typing import NamedTuple
 
+# Bins of the paper's ECE. The library's own default is 15.
+N_BINS = 10
+
 
 class Number(NamedTuple):
     """Mean ± standard deviation.

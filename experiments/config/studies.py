@@ -59,7 +59,7 @@ def _uncertainty_methods() -> tuple[str, ...]:
 
 STUDIES = {
     "table1": Study("Table 1", TABLE1, BASIC_METHODS),
-    "dirichlet": Study("Section 5.5 and Appendix D", ("cifar10-resnet18",), ("dirichlet",)),
+    "dirichlet": Study("Section 5.5 and Appendix D", ("cifar10-resnet18",), ("dirichlet-ts",)),
     "time": Study(
         "Appendix C.4",
         ("cifar10-resnet18",),

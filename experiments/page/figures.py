@@ -18,7 +18,7 @@ from experiments.page.mixup import Searched, beta_errors
 from experiments.running.records import Record
 from simplexcal.plots import beta_sensitivity, simplex_density, simplex_grid
 
-RELIABILITY_METHODS = ("none", "sts-paper", "sts", "dirichlet")
+RELIABILITY_METHODS = ("none", "sts-paper", "sts", "dirichlet-ts")
 LOGITS = (1.0, 0.5, 0.25)  # of the paper's Appendix D
 TEMPERATURES = (0.2, 1.0, 2.0, 10.0, 20.0)
 NO_NAMES = ("", "", "")

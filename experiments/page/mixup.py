@@ -56,7 +56,7 @@ def dirichlet_table(settings: Settings) -> Table:
     """
     rows = []
     for name, group in settings.items():
-        records = group["dirichlet"]
+        records = group["dirichlet-ts"]
         confidence = mean_of(records, lambda record: record.metrics.confidence, 100)
         row = [
             SETTINGS[name].title,

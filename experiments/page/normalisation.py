@@ -142,11 +142,11 @@ def _detection_cells(setting: str, ood_set: str, chosen: NormalisationBeta) -> l
     metrics = _metrics(chosen, ood_set)
     sampled = metrics.sampled_entropy_auroc or {}
     return [
-        _percent(metrics.differential_entropy_auroc),
+        _percent(metrics.epistemic_auroc),
         _percent(sampled.get("0")),
         _percent(sampled.get(MARGIN)),
         _paper_cell(setting, ood_set),
-        _percent(metrics.expected_entropy_auroc),
+        _percent(metrics.aleatoric_auroc),
         _percent(metrics.mutual_information_auroc),
         _percent(metrics.confidence_auroc),
     ]
@@ -322,7 +322,7 @@ def _metrics(one: NormalisationBeta, ood_set: str) -> OodMetrics:
 
 
 def _entropy_auroc(one: NormalisationBeta, ood_set: str) -> float:
-    return known(_metrics(one, ood_set).differential_entropy_auroc)
+    return known(_metrics(one, ood_set).epistemic_auroc)
 
 
 def _paper_cell(setting: str, ood_set: str) -> str:

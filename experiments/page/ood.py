@@ -10,7 +10,9 @@ from experiments.page.table1 import METHOD_ORDER
 from experiments.running.records import OodMetrics, Record
 from experiments.running.sampled_scores import MARGINS
 
-SCORES = ("confidence", "expected_entropy", "differential_entropy", "mutual_information", "energy")
+SCORES = ("confidence", "aleatoric", "epistemic", "mutual_information", "energy")
+# The paper's names of two scores.
+PAPER_NAMES = {"aleatoric": "expected entropy", "epistemic": "differential entropy"}
 HEADER = (
     "set",
     "method",
@@ -85,7 +87,7 @@ def sampled_table(groups: dict[OodKey, Group]) -> Table:
         for method, records in group.items():
             if all(_ood(record).sampled_entropy_auroc is not None for record in records):
                 row = [_title(key), METHODS[method].title]
-                row.append(_auroc_cell(records, "differential_entropy"))
+                row.append(_auroc_cell(records, "epistemic"))
                 row += [_sampled_cell(records, f"{margin:g}") for margin in MARGINS]
                 rows.append(row)
     margins = [f"30 samples, margin {margin:g}" for margin in MARGINS]
@@ -158,4 +160,5 @@ def _title(key: OodKey) -> str:
 
 
 def _words(score: str) -> str:
-    return score.replace("_", " ")
+    """Return the name of a score on the page."""
+    return PAPER_NAMES.get(score, score.replace("_", " "))

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from experiments.config.paper import TABLE1
+from experiments.config.paper import N_BINS, TABLE1
 from experiments.config.run_config import RESULTS
 from experiments.config.settings import NO_AUGMENTATION
 from experiments.datasets.loading import load
@@ -179,7 +179,7 @@ def _evaluate(network: NetworkId, logits: Tensor, labels: Tensor) -> Evaluated:
         variant=network.setting,
         seed=network.seed,
         accuracy=correct.float().mean().item(),
-        ece=ece(confidence, correct).item(),
+        ece=ece(confidence, correct, N_BINS).item(),
         nll=cross_entropy(logits, labels).item(),
     )
 

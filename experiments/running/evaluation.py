@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import simplexcal as sc
+from experiments.config.paper import N_BINS
 from experiments.config.run_config import RunConfig
 from experiments.pretraining.network_id import NetworkId
 from experiments.pretraining.outputs import SplitOutputs, read_ood_outputs, training_metadata
@@ -99,7 +100,7 @@ def evaluate_fit(
         ood_outputs = read_ood_outputs(*network, ood_set, config)
         ood = ood_metrics(fitted, data.test, prediction, ood_outputs, network.seed)
     correct = data.test.label == data.test_labels
-    metrics = _finite(evaluate(prediction, data.test_labels).as_dict())
+    metrics = _finite(evaluate(prediction, data.test_labels, N_BINS).as_dict())
     calibration = fitted.predict(data.calibration)
     return Evaluation(
         timings=timings,
@@ -198,7 +199,7 @@ def split_metrics(prediction: sc.Prediction, labels: Tensor) -> SplitMetrics:
     correct = prediction.label == labels
     overconfidence = (prediction.confidence - correct.to(prediction.confidence)).mean()
     return SplitMetrics(
-        ece=_finite_or_none(ece(prediction.confidence, correct).item()),
+        ece=_finite_or_none(ece(prediction.confidence, correct, N_BINS).item()),
         nll=_finite_or_none(nll(prediction.probs, labels).item()),
         overconfidence=_finite_or_none(overconfidence.item()),
     )
@@ -206,7 +207,7 @@ def split_metrics(prediction: sc.Prediction, labels: Tensor) -> SplitMetrics:
 
 def _bins(prediction: sc.Prediction, labels: Tensor) -> Bins:
     """Return the reliability diagram's bins."""
-    bins = reliability(prediction.confidence, prediction.label == labels)
+    bins = reliability(prediction.confidence, prediction.label == labels, N_BINS)
     lists = {}
     for name, values in bins._asdict().items():
         lists[name] = [_finite_or_none(value) for value in values.tolist()]

@@ -379,7 +379,7 @@ def _summary(record: NormalisationRecord) -> str:
     parts = [f"β {chosen.beta:g}, ECE {100 * chosen.test.ece:.2f} %"]
     parts.append(f"accuracy {100 * chosen.accuracy:.2f} %, changed {100 * chosen.changed:.2f} %")
     for one in chosen.ood:
-        auroc = one.metrics.differential_entropy_auroc
+        auroc = one.metrics.epistemic_auroc
         if auroc is not None:
             parts.append(f"{one.ood_set} {100 * auroc:.1f} %")
     return ", ".join(parts)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self, get_args, get_origin, get_type_hints
 
 from simplexcal.io._atomic import atomic_write
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 
 class JsonObject:
@@ -160,8 +160,8 @@ class Metrics(JsonObject):
     ece_high: float | None
     adaptive_ece: float | None
     classwise_ece: float | None
-    maximum_ce: float | None
-    debiased_ece: float | None
+    mce: float | None
+    rms_ce: float | None
     smooth_ece: float | None
     aurc: float | None
     aleatoric: float | None
@@ -242,12 +242,12 @@ class OodMetrics(JsonObject):
     confidence_auroc: float | None
     confidence_aupr: float | None
     confidence_fpr_95: float | None
-    expected_entropy_auroc: float | None
-    expected_entropy_aupr: float | None
-    expected_entropy_fpr_95: float | None
-    differential_entropy_auroc: float | None
-    differential_entropy_aupr: float | None
-    differential_entropy_fpr_95: float | None
+    aleatoric_auroc: float | None
+    aleatoric_aupr: float | None
+    aleatoric_fpr_95: float | None
+    epistemic_auroc: float | None
+    epistemic_aupr: float | None
+    epistemic_fpr_95: float | None
     mutual_information_auroc: float | None
     mutual_information_aupr: float | None
     mutual_information_fpr_95: float | None

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import simplexcal as sc
+from experiments.config.paper import N_BINS
 from simplexcal.metrics import aupr, auroc, ece, fpr_at_tpr
 
 N_SAMPLES = 30
@@ -49,7 +50,7 @@ def sampled_mean_scores(distribution: sc.Concrete, labels: Tensor, seed: int) ->
     correct = label == labels
     changed = label != logits.argmax(-1).cpu()
     return {
-        "ece": ece(confidence, correct).item(),
+        "ece": ece(confidence, correct, N_BINS).item(),
         "accuracy": correct.double().mean().item(),
         "changed": changed.double().mean().item(),
     }

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from simplexcal.evaluation import Evaluation, evaluate, markdown_table
+from simplexcal.metrics._binning import N_BINS
 from simplexcal.report import verdict
 from simplexcal.report._format import SPACE
 from simplexcal.report._paired import Change, brier_change, ece_change, nll_change
@@ -84,7 +85,7 @@ class Comparison:
 
 @torch.no_grad()
 def compare(
-    before: Prediction, after: Prediction, labels: Tensor, method: str, n_bins: int = 10
+    before: Prediction, after: Prediction, labels: Tensor, method: str, n_bins: int = N_BINS
 ) -> Comparison:
     """Compare two predictions for the same inputs.
 

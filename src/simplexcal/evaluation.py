@@ -14,6 +14,7 @@ from simplexcal._validation import (
     check_probs,
     check_probs_and_labels,
 )
+from simplexcal.metrics._binning import N_BINS
 from simplexcal.types import Prediction
 
 HEADER = (
@@ -54,8 +55,8 @@ class Evaluation:
         ece_high: Upper end of that interval.
         adaptive_ece: ECE over bins of equal mass.
         classwise_ece: Mean ECE of the classes.
-        maximum_ce: Largest gap between accuracy and confidence of a bin.
-        debiased_ece: Debiased root-mean-square calibration error.
+        mce: Largest gap between accuracy and confidence of a bin.
+        rms_ce: Debiased root-mean-square calibration error.
         smooth_ece: Smooth calibration error.
         aurc: Area under the risk-coverage curve.
         aleatoric: Mean aleatoric uncertainty, None where a method has none.
@@ -77,8 +78,8 @@ class Evaluation:
     ece_high: float
     adaptive_ece: float
     classwise_ece: float
-    maximum_ce: float
-    debiased_ece: float
+    mce: float
+    rms_ce: float
     smooth_ece: float
     aurc: float
     aleatoric: float | None = None
@@ -103,12 +104,12 @@ class OODEvaluation:
         confidence_auroc: AUROC of the negative confidence.
         confidence_aupr: Average precision of the negative confidence.
         confidence_fpr_95: False-positive rate of the negative confidence.
-        expected_entropy_auroc: AUROC of the expected entropy (aleatoric).
-        expected_entropy_aupr: Average precision of the expected entropy.
-        expected_entropy_fpr_95: False-positive rate of the expected entropy.
-        differential_entropy_auroc: AUROC of the differential entropy (epistemic).
-        differential_entropy_aupr: Average precision of the differential entropy.
-        differential_entropy_fpr_95: False-positive rate of the differential entropy.
+        aleatoric_auroc: AUROC of the expected entropy (aleatoric).
+        aleatoric_aupr: Average precision of the expected entropy.
+        aleatoric_fpr_95: False-positive rate of the expected entropy.
+        epistemic_auroc: AUROC of the differential entropy (epistemic).
+        epistemic_aupr: Average precision of the differential entropy.
+        epistemic_fpr_95: False-positive rate of the differential entropy.
         mutual_information_auroc: AUROC of the mutual information.
         mutual_information_aupr: Average precision of the mutual information.
         mutual_information_fpr_95: False-positive rate of the mutual information.
@@ -119,12 +120,12 @@ class OODEvaluation:
     confidence_auroc: float
     confidence_aupr: float
     confidence_fpr_95: float
-    expected_entropy_auroc: float | None = None
-    expected_entropy_aupr: float | None = None
-    expected_entropy_fpr_95: float | None = None
-    differential_entropy_auroc: float | None = None
-    differential_entropy_aupr: float | None = None
-    differential_entropy_fpr_95: float | None = None
+    aleatoric_auroc: float | None = None
+    aleatoric_aupr: float | None = None
+    aleatoric_fpr_95: float | None = None
+    epistemic_auroc: float | None = None
+    epistemic_aupr: float | None = None
+    epistemic_fpr_95: float | None = None
     mutual_information_auroc: float | None = None
     mutual_information_aupr: float | None = None
     mutual_information_fpr_95: float | None = None
@@ -138,7 +139,7 @@ class OODEvaluation:
 def evaluate(
     prediction: Prediction | ArrayLike,
     labels: ArrayLike,
-    n_bins: int = 10,
+    n_bins: int = N_BINS,
     generator: Generator | None = None,
 ) -> Evaluation:
     """Evaluate a prediction on labels that it has not seen.
@@ -167,7 +168,7 @@ def evaluate(
     labels = labels.to(probs.device)
     confidence = prediction.confidence
     correct = prediction.label == labels
-    split = metrics.brier_split(probs, labels, n_bins)
+    split = metrics.brier_decomposition(probs, labels, n_bins)
     return Evaluation(
         n=len(labels),
         n_classes=probs.shape[1],
@@ -179,9 +180,9 @@ def evaluate(
         brier_refinement=split.refinement.item(),
         adaptive_ece=metrics.adaptive_ece(confidence, correct, n_bins).item(),
         classwise_ece=metrics.classwise_ece(probs, labels, n_bins).item(),
-        debiased_ece=metrics.debiased_ece(confidence, correct, n_bins).item(),
+        rms_ce=metrics.rms_ce(confidence, correct, n_bins).item(),
         ece=metrics.ece(confidence, correct, n_bins).item(),
-        maximum_ce=metrics.maximum_ce(confidence, correct, n_bins).item(),
+        mce=metrics.mce(confidence, correct, n_bins).item(),
         smooth_ece=metrics.smooth_ece(confidence, correct).item(),
         aurc=metrics.aurc(confidence, correct).item(),
         aleatoric=_mean(prediction.aleatoric),

@@ -19,6 +19,7 @@ from simplexcal.io import save_calibrator
 from simplexcal.io.native import check_fingerprint
 from simplexcal.io.native import load_calibrator as read_calibrator
 from simplexcal.metrics import nll
+from simplexcal.metrics._binning import N_BINS
 from simplexcal.mixup import make_mixup
 from simplexcal.onnx import export_model
 from simplexcal.thresholds import Threshold
@@ -105,7 +106,7 @@ class CalibratedModel(nn.Module):
             )
         return Prediction.cat(parts)
 
-    def evaluate(self, data: Any, *, n_bins: int = 10, batch_size: int = 256) -> Comparison:
+    def evaluate(self, data: Any, *, n_bins: int = N_BINS, batch_size: int = 256) -> Comparison:
         """Compare the network before and after calibration, on test data.
 
         Printed, the result is a table with a verdict. The same data give the same result.

@@ -179,7 +179,7 @@ def test_a_label_that_rounding_left_behind_leads_again() -> None:
     assert torch.equal(found[2], probs[2])
 
 
-@pytest.mark.parametrize("method", ["dirichlet", "sts"])
+@pytest.mark.parametrize("method", ["dirichlet-ts", "sts"])
 def test_mixes_of_another_network_are_refused(method: str) -> None:
     outputs, labels, mixup = simulate(torch.float32)
     fewer = Outputs(outputs.logits[:, :2], outputs.features)

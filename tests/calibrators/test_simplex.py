@@ -171,7 +171,8 @@ def test_beta_is_the_one_with_the_smallest_ece() -> None:
     )
     correct = outputs.label == labels
     errors = [
-        float(ece(Concrete(outputs.logits, float(t)).mean.amax(-1), correct)) for t in temperatures
+        float(ece(Concrete(outputs.logits, float(t)).mean.amax(-1), correct, 10))
+        for t in temperatures
     ]
     chosen = SimplexTemperatureScaling(likelihood_head=False)._smallest_ece(
         members, Task(outputs, labels, None, torch.Generator(), False)
@@ -187,7 +188,7 @@ def test_each_beta_has_its_own_calibrator_and_the_chosen_one_is_the_calibrator_i
     found = sts.each_beta()
     assert tuple(found) == betas
     correct = outputs.label == labels
-    errors = {beta: float(ece(one(outputs).confidence, correct)) for beta, one in found.items()}
+    errors = {beta: float(ece(one(outputs).confidence, correct, 10)) for beta, one in found.items()}
     best = min(errors, key=lambda beta: errors[beta])
     assert float(sts.beta) == pytest.approx(best)
     assert torch.equal(found[best](outputs).probs, sts(outputs).probs)

@@ -71,7 +71,9 @@ def test_the_help_lists_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert simplexcal("calibrate --help") == 0
     help_text = " ".join(capsys.readouterr().out.split())
     assert "toy (toy scaling)" in help_text
-    assert "Mixup samples are used by: dirichlet, sts." in help_text
+    assert "To reproduce the paper only: dirichlet-ts." in help_text
+    assert "dirichlet-ts (" not in help_text  # It is not in the list of methods for users.
+    assert "Mixup samples are used by: dirichlet-ts, sts." in help_text
 
 
 def test_a_method_that_uses_mixup_is_listed_as_such(
@@ -80,7 +82,7 @@ def test_a_method_that_uses_mixup_is_listed_as_such(
     monkeypatch.setattr(ToyScaling, "uses_mixup", True)
     assert simplexcal("calibrate --help") == 0
     help_text = " ".join(capsys.readouterr().out.split())
-    assert "Mixup samples are used by: dirichlet, sts, toy." in help_text
+    assert "Mixup samples are used by: dirichlet-ts, sts, toy." in help_text
 
 
 def test_calibrate_fits_and_saves_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

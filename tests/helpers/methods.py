@@ -23,7 +23,7 @@ METHODS: dict[str, Callable[[], Calibrator]] = {
     "ets": lambda: EnsembleTemperatureScaling("nll"),
     "pts": lambda: ParameterizedTemperatureScaling(n_steps=20, learning_rate=1e-3),
     "adats": lambda: AdaptiveTemperatureScaling(n_epochs=1),
-    "dirichlet": lambda: DirichletTemperatureScaling(n_steps=20, widths=(8,)),
+    "dirichlet-ts": lambda: DirichletTemperatureScaling(n_steps=20, widths=(8,)),
     "sts": lambda: SimplexTemperatureScaling(
         betas=(1.0, 2.0), n_steps=20, pool_size=200, widths=(8,)
     ),

@@ -130,7 +130,7 @@ def test_a_loaded_calibrator_predicts_the_same_bits(method: str, path: Path) -> 
     assert header["method"] == method
     assert loaded.settings == calibrator.settings
     assert loaded.n_classes == K
-    assert loaded.n_features == (D if method in ("adats", "dirichlet", "sts") else None)
+    assert loaded.n_features == (D if method in ("adats", "dirichlet-ts", "sts") else None)
     assert loaded.reads_features == (loaded.n_features is not None)
     assert same(loaded(unseen), calibrator(unseen))
     assert not loaded.training
@@ -164,7 +164,7 @@ def test_the_dtype_comes_back(path: Path) -> None:
 
 
 def test_the_header_says_what_the_file_is(path: Path) -> None:
-    save_calibrator(fitted("dirichlet"), path, fingerprint="abc")
+    save_calibrator(fitted("dirichlet-ts"), path, fingerprint="abc")
     header = read_header(path)
     assert header == load_calibrator(path)[1]
     assert len(header.pop("checksum")) == 64
@@ -173,7 +173,7 @@ def test_the_header_says_what_the_file_is(path: Path) -> None:
         "format": FORMAT,
         "kind": "calibrator",
         "versions": {"simplexcal": simplexcal.__version__, "torch": str(torch.__version__)},
-        "method": "dirichlet",
+        "method": "dirichlet-ts",
         "settings": DirichletTemperatureScaling(n_steps=20, widths=(8,)).settings
         | {"betas": [1.0], "widths": [8]},
         "n_classes": K,

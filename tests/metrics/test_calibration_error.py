@@ -20,16 +20,16 @@ from simplexcal.metrics import (
     accuracy_band,
     adaptive_ece,
     classwise_ece,
-    debiased_ece,
     ece,
     equal_mass_reliability,
-    maximum_ce,
+    mce,
     reliability,
+    rms_ce,
     smooth_ece,
 )
 from simplexcal.metrics.calibration_error import GRID, _squared_ce
 
-METRICS = [ece, adaptive_ece, maximum_ce, debiased_ece, smooth_ece]
+METRICS = [ece, adaptive_ece, mce, rms_ce, smooth_ece]
 
 
 def sampled_predictions(n: int, seed: int, overconfident: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -55,11 +55,18 @@ def test_ece_agrees_with_torchmetrics_away_from_the_edges(n_bins: int) -> None:
     logits = 2 * torch.randn(2000, 5, generator=torch.Generator().manual_seed(0))
     labels = torch.randint(5, (2000,), generator=torch.Generator().manual_seed(1))
     confidence, label = logits.softmax(-1).max(-1)
-    for norm, ours in (("l1", ece), ("max", maximum_ce)):
+    for norm, ours in (("l1", ece), ("max", mce)):
         theirs = multiclass_calibration_error(logits.softmax(-1), labels, 5, n_bins, norm)  # type: ignore[arg-type]
         torch.testing.assert_close(
             ours(confidence, label == labels, n_bins), theirs, rtol=0, atol=1e-6
         )
+
+
+def test_the_default_is_that_of_torchmetrics() -> None:
+    confidence, correct = sampled_predictions(500, 0)
+    theirs = binary_calibration_error(confidence, correct.int())
+    assert ece(confidence, correct).item() == pytest.approx(theirs.item(), abs=1e-6)
+    assert ece(confidence, correct, 10) != ece(confidence, correct)
 
 
 def test_torchmetrics_gives_a_confidence_of_one_a_bin_of_its_own() -> None:
@@ -94,11 +101,11 @@ def test_bins_by_hand() -> None:
     ("ours", "strategy"), [(reliability, "uniform"), (equal_mass_reliability, "quantile")]
 )
 def test_bins_agree_with_scikit_learn(
-    ours: Callable[[Tensor, Tensor], Bins], strategy: str
+    ours: Callable[[Tensor, Tensor, int], Bins], strategy: str
 ) -> None:
     confidence, correct = sampled_predictions(1000, 0)
     confidence[0] = 1.0
-    bins = ours(confidence, correct)
+    bins = ours(confidence, correct, 10)
     accuracy, mean = calibration_curve(
         correct.numpy(), confidence.numpy(), n_bins=10, strategy=strategy
     )
@@ -177,22 +184,22 @@ def test_bins_of_a_class_are_those_of_ece_also_at_the_edges(
     )
 
 
-def test_maximum_ce_by_hand() -> None:
+def test_mce_by_hand() -> None:
     confidence = torch.tensor([0.95, 0.95, 0.65])
-    assert maximum_ce(confidence, torch.tensor([1, 0, 1])).item() == pytest.approx(0.45)
+    assert mce(confidence, torch.tensor([1, 0, 1])).item() == pytest.approx(0.45)
 
 
-def test_debiased_ece_is_that_of_kumar_where_a_bin_has_one_confidence() -> None:
+def test_rms_ce_is_that_of_kumar_where_a_bin_has_one_confidence() -> None:
     confidence = torch.tensor([0.95] * 10 + [0.55] * 5)
     correct = torch.tensor([1] * 6 + [0] * 4 + [1] * 1 + [0] * 4)
     # Σ_b n_b / n · ((acc - conf)² - acc (1 - acc) / (n_b - 1))
     square = 10 / 15 * (0.35**2 - 0.24 / 9) + 5 / 15 * (0.35**2 - 0.16 / 4)
-    assert debiased_ece(confidence, correct).item() == pytest.approx(math.sqrt(square))
+    assert rms_ce(confidence, correct).item() == pytest.approx(math.sqrt(square))
 
 
-def test_debiased_ece_is_never_below_zero_and_a_lone_prediction_counts_as_zero() -> None:
-    assert debiased_ece(torch.tensor([0.55, 0.55]), torch.tensor([1, 0])) == 0  # 0.45 · -0.55 < 0
-    assert debiased_ece(torch.tensor([0.95, 0.55]), torch.tensor([0, 0])) == 0
+def test_rms_ce_is_never_below_zero_and_a_lone_prediction_counts_as_zero() -> None:
+    assert rms_ce(torch.tensor([0.55, 0.55]), torch.tensor([1, 0])) == 0  # 0.45 · -0.55 < 0
+    assert rms_ce(torch.tensor([0.95, 0.55]), torch.tensor([0, 0])) == 0
 
 
 @pytest.mark.parametrize("overconfident", [0.0, 0.1])
@@ -201,7 +208,7 @@ def test_the_squared_error_has_no_bias_and_the_plain_one_has(overconfident: floa
     confidence = 0.3 + 0.7 * torch.rand(100, generator=generator, dtype=torch.float64)
     chance = confidence - overconfident
     correct = torch.rand(4000, 100, generator=generator) < chance
-    drawn = torch.stack([_squared_ce(confidence, row) for row in correct])
+    drawn = torch.stack([_squared_ce(confidence, row, 10) for row in correct])
     assert drawn.mean().item() == pytest.approx(
         overconfident**2, abs=5 * drawn.std().item() / math.sqrt(4000)
     )
@@ -254,8 +261,8 @@ def test_smooth_ece_of_one_confidence_is_the_difference(seed: int, n: int) -> No
 def test_smooth_ece_is_continuous_where_the_ece_jumps() -> None:
     correct = torch.tensor([1, 0])
     left, right = (torch.tensor([0.5, 0.5 + step], dtype=torch.float64) for step in (0.0, 1e-6))
-    assert ece(left, correct) == 0
-    assert ece(right, correct).item() == pytest.approx(0.5, abs=1e-6)
+    assert ece(left, correct, 10) == 0
+    assert ece(right, correct, 10).item() == pytest.approx(0.5, abs=1e-6)
     assert smooth_ece(left, correct) == 0
     assert smooth_ece(right, correct) < 1e-3  # two opposite points 1e-6 apart
 

@@ -8,9 +8,9 @@ from sklearn.metrics import brier_score_loss, log_loss
 from torch import Tensor
 from torchmetrics.functional.classification import multiclass_accuracy
 
-from simplexcal.metrics import accuracy, brier, brier_split, classwise_ece, nll
+from simplexcal.metrics import accuracy, brier, brier_decomposition, classwise_ece, nll
 
-METRICS = [accuracy, nll, brier, brier_split, classwise_ece]
+METRICS = [accuracy, nll, brier, brier_decomposition, classwise_ece]
 
 
 def calibrated_predictions(
@@ -74,7 +74,7 @@ def split_by_loops(probs: Tensor, labels: Tensor, n_bins: int) -> float:
 @pytest.mark.parametrize("n_bins", [1, 10])
 def test_the_split_of_the_brier_score_is_its_definition(n_bins: int) -> None:
     probs, labels = calibrated_predictions(60, 4, 0)
-    split = brier_split(probs, labels, n_bins)
+    split = brier_decomposition(probs, labels, n_bins)
     assert split.calibration.item() == pytest.approx(
         split_by_loops(probs, labels, n_bins), abs=1e-12
     )
@@ -87,7 +87,7 @@ def test_calibrated_predictions_have_no_calibration_part_on_average() -> None:
     probs, _ = calibrated_predictions(300, 5, 0)
     generator = torch.Generator().manual_seed(1)
     labels = torch.multinomial(probs, 1000, replacement=True, generator=generator).T
-    parts = torch.stack([brier_split(probs, row).calibration for row in labels])
+    parts = torch.stack([brier_decomposition(probs, row).calibration for row in labels])
     assert parts.mean().abs() < 5 * parts.std() / math.sqrt(1000)
 
 
@@ -99,7 +99,7 @@ def test_replacing_probabilities_by_frequencies_makes_the_calibration_part_negat
     )
     textbook = brier(probs, labels) - (frequencies - hits).square().sum(-1).mean()
     assert textbook.item() == pytest.approx(-0.005, abs=0.002)  # of calibrated predictions
-    assert brier_split(probs, labels).calibration.item() == pytest.approx(0.0, abs=0.001)
+    assert brier_decomposition(probs, labels).calibration.item() == pytest.approx(0.0, abs=0.001)
 
 
 def _frequency(p: Tensor, y: Tensor) -> Tensor:
@@ -112,7 +112,7 @@ def _frequency(p: Tensor, y: Tensor) -> Tensor:
 def test_a_constant_error_is_all_calibration() -> None:
     probs = torch.tensor([[0.95, 0.05]], dtype=torch.float64).expand(200, 2)
     labels = (torch.arange(200) % 4 == 0).long()  # 75 % of class 0 at a probability of 95 %
-    split = brier_split(probs, labels)
+    split = brier_decomposition(probs, labels)
     # 2 · (0.2² - 0.75 · 0.25 / 199) and 2 · 0.75 · 0.25 · (1 + 1 / 199)
     assert split.calibration.item() == pytest.approx(2 * (0.04 - 0.1875 / 199))
     assert split.refinement.item() == pytest.approx(2 * 0.1875 * (1 + 1 / 199))
@@ -120,9 +120,17 @@ def test_a_constant_error_is_all_calibration() -> None:
 
 def test_the_size_of_the_chunks_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     probs, labels = calibrated_predictions(100, 6, 0)
-    whole = [*brier_split(probs, labels), brier(probs, labels), classwise_ece(probs, labels)]
+    whole = [
+        *brier_decomposition(probs, labels),
+        brier(probs, labels),
+        classwise_ece(probs, labels),
+    ]
     monkeypatch.setattr("simplexcal.metrics._binning.CHUNK", 50)
-    chunked = [*brier_split(probs, labels), brier(probs, labels), classwise_ece(probs, labels)]
+    chunked = [
+        *brier_decomposition(probs, labels),
+        brier(probs, labels),
+        classwise_ece(probs, labels),
+    ]
     torch.testing.assert_close(chunked, whole, rtol=0, atol=1e-12)
 
 
@@ -180,6 +188,6 @@ def test_a_probability_that_rounds_above_1_lies_in_the_last_bin() -> None:
     for n_bins in (1, 2, 10):
         exact = torch.tensor([[1.0, 0.0, 0.0]]).expand(3, -1)
         rounded = torch.tensor([[1.0000001, 0.0, 0.0]]).expand(3, -1)
-        for metric in (classwise_ece, brier_split):
+        for metric in (classwise_ece, brier_decomposition):
             expected = metric(exact, labels, n_bins)
             torch.testing.assert_close(metric(rounded, labels, n_bins), expected)

@@ -37,7 +37,7 @@ from simplexcal.onnx import converter, export_calibrator, export_model
 from simplexcal.types import Outputs, Prediction
 
 ALL = METHODS | {
-    "dirichlet": lambda: DirichletTemperatureScaling(n_steps=20, widths=(8,), batch_size=10),
+    "dirichlet-ts": lambda: DirichletTemperatureScaling(n_steps=20, widths=(8,), batch_size=10),
     "sts, the branch alone": lambda: SimplexTemperatureScaling(
         n_steps=20, pool_size=200, widths=(8,), likelihood_head=False
     ),
@@ -246,7 +246,7 @@ def check_alone(
 
 
 def calibrator_uses_features(method: str) -> bool:
-    return method in ("adats", "dirichlet", "sts")
+    return method in ("adats", "dirichlet-ts", "sts")
 
 
 @pytest.mark.parametrize("method", ALL)
@@ -397,7 +397,7 @@ class Two(nn.Module):
 def test_several_inputs_keep_their_names_or_get_numbers(tmp_path: Path) -> None:
     net, path = Two(), tmp_path / "net.onnx"
     left, right = torch.randn(40, 5, generator=seeded()), torch.randn(40, 6, generator=seeded())
-    model = model_of(net, "dirichlet", left, right)
+    model = model_of(net, "dirichlet-ts", left, right)
     model.to_onnx(path, {"left": left, "right": right.numpy()})
     assert_same(run(path, left=left[:7], right=right[:7]), model.predict((left[:7], right[:7])))
     model.to_onnx(path, (left, right))
@@ -413,7 +413,7 @@ def test_several_inputs_keep_their_names_or_get_numbers(tmp_path: Path) -> None:
 def test_a_double_array_is_an_example_in_the_dtype_of_the_network(tmp_path: Path) -> None:
     net, path = Two(), tmp_path / "net.onnx"
     left, right = torch.randn(40, 5, generator=seeded()), torch.randn(40, 6, generator=seeded())
-    model = model_of(net, "dirichlet", left, right)
+    model = model_of(net, "dirichlet-ts", left, right)
     model.to_onnx(path, {"left": left.double().numpy(), "right": right.numpy().astype(">f8")})
     assert_same(run(path, left=left[:7], right=right[:7]), model.predict((left[:7], right[:7])))
 
@@ -638,7 +638,7 @@ def test_weights_too_large_for_one_file_are_refused(
     with pytest.raises(
         ValueError, match=r"An ONNX file holds less than 2 GiB; these weights take .* alone"
     ):
-        export_calibrator(fitted("dirichlet", 3), tmp_path / "file.onnx")
+        export_calibrator(fitted("dirichlet-ts", 3), tmp_path / "file.onnx")
 
 
 def test_an_export_is_silent(tmp_path: Path) -> None:

@@ -227,7 +227,7 @@ def test_the_paired_test_of_the_ece_beside_a_bootstrap() -> None:
     resampled = []
     for _ in range(1000):
         rows = torch.randint(1500, (1500,), generator=g)
-        ends = [ece(p.confidence[rows], (p.label == labels)[rows]) for p in (after, before)]
+        ends = [ece(p.confidence[rows], (p.label == labels)[rows], 10) for p in (after, before)]
         resampled.append(ends[0] - ends[1])
     draws = torch.stack(resampled).double()
     spread = draws.std().item()
@@ -236,7 +236,7 @@ def test_the_paired_test_of_the_ece_beside_a_bootstrap() -> None:
     error = spread * ((kurtosis - 1) / 4 * (1 / 1000 + 1 / N_DRAWS)) ** 0.5
     assert abs(change.standard_error - spread) < 4 * error
     assert 4 * error < spread / 4
-    exact = [ece(p.confidence, p.label == labels).item() for p in (after, before)]
+    exact = [ece(p.confidence, p.label == labels, 10).item() for p in (after, before)]
     assert change.mean == pytest.approx(exact[0] - exact[1], abs=1e-6)
     assert change.is_clear
 
@@ -411,6 +411,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         class_names=names,
         title=NASTY,
         ids=ids,
+        n_bins=10,
         generator=g,
     )
 

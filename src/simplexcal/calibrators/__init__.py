@@ -2,7 +2,7 @@
 
 from simplexcal.calibrators.adaptive import AdaptiveTemperatureScaling as AdaptiveTemperatureScaling
 from simplexcal.calibrators.base import Calibrator as Calibrator
-from simplexcal.calibrators.dirichlet import (
+from simplexcal.calibrators.dirichlet_temperature import (
     DirichletTemperatureScaling as DirichletTemperatureScaling,
 )
 from simplexcal.calibrators.ensemble import EnsembleTemperatureScaling as EnsembleTemperatureScaling

@@ -17,6 +17,7 @@ from simplexcal.types import Outputs
 
 PAPER_BETAS = tuple(round(0.1 * i, 1) for i in range(2, 21))
 PAPER_WIDTHS = (1024, 1024, 512, 256)
+PAPER_BINS = 10
 
 
 class BranchCalibrator(Calibrator):
@@ -159,7 +160,7 @@ class BranchCalibrator(Calibrator):
         features = cast(Tensor, task.outputs.features)
         found = map_rows(confidences, logits, features, width=logits.shape[1])
         correct = task.outputs.label == task.labels
-        errors = [ece(confidence, correct) for confidence in found.T]
+        errors = [ece(confidence, correct, PAPER_BINS) for confidence in found.T]
         return int(torch.stack(errors).nan_to_num(torch.inf).argmin())
 
     @abstractmethod

@@ -65,6 +65,7 @@ class Calibrator(nn.Module, ABC):
     needs_mixup: bool = False  # `fit` cannot do without mixup samples.
     uses_mixup: bool = False  # `fit` learns from mixup samples where it is given some.
     has_uncertainties: bool = False  # Predictions have aleatoric and epistemic uncertainties.
+    only_for_reproduction: bool = False  # Lists of methods for users leave it out.
 
     def __init__(self) -> None:
         super().__init__()

@@ -88,10 +88,13 @@ def calibrate(
 
 def list_methods() -> str:
     """Return the part of the help that names every method in CALIBRATORS."""
-    methods = ", ".join(f"{key} ({method.title})" for key, method in CALIBRATORS.items())
+    listed = {k: method for k, method in CALIBRATORS.items() if not method.only_for_reproduction}
+    methods = ", ".join(f"{key} ({method.title})" for key, method in listed.items())
+    others = ", ".join(key for key in CALIBRATORS if key not in listed)
     with_mixup = ", ".join(key for key, method in CALIBRATORS.items() if method.uses_mixup)
     return (
-        f"METHOD is one of: {methods}. Mixup samples are used by: {with_mixup}. "
+        f"METHOD is one of: {methods}. To reproduce the paper only: {others}. "
+        f"Mixup samples are used by: {with_mixup}. "
         "To mix features takes --model, or features and the last layer in DATA; "
         "without them logits are mixed."
     )

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+# As in Guo et al. (2017) and in torchmetrics. The paper of STS has 10.
+N_BINS = 15
 CHUNK = 2**22  # entries of `probs` that are held in float64 at a time
 
 

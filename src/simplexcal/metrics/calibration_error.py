@@ -15,6 +15,7 @@ from simplexcal._validation import (
     check_probs_and_labels,
 )
 from simplexcal.metrics._binning import (
+    N_BINS,
     BinSums,
     equal_mass_edges,
     equal_width_edges,
@@ -45,7 +46,7 @@ class Bins(NamedTuple):
     accuracy: Tensor
 
 
-def reliability(confidence: ArrayLike, correct: ArrayLike, n_bins: int = 10) -> Bins:
+def reliability(confidence: ArrayLike, correct: ArrayLike, n_bins: int = N_BINS) -> Bins:
     """Return count, mean confidence and accuracy in the bins of equal width that ``ece`` uses.
 
     Args:
@@ -62,7 +63,7 @@ def reliability(confidence: ArrayLike, correct: ArrayLike, n_bins: int = 10) -> 
     return _bins(confidence, correct, edges)
 
 
-def equal_mass_reliability(confidence: ArrayLike, correct: ArrayLike, n_bins: int = 10) -> Bins:
+def equal_mass_reliability(confidence: ArrayLike, correct: ArrayLike, n_bins: int = N_BINS) -> Bins:
     """Return count, mean confidence and accuracy in the bins of ``adaptive_ece``.
 
     The bins span the confidences that occur.
@@ -101,7 +102,7 @@ def accuracy_band(bins: Bins, level: float = 0.95) -> tuple[Tensor, Tensor]:
     return low, high
 
 
-def ece(confidence: ArrayLike, correct: ArrayLike, n_bins: int = 10) -> Tensor:
+def ece(confidence: ArrayLike, correct: ArrayLike, n_bins: int = N_BINS) -> Tensor:
     """Return the expected calibration error Σ_b |Σ_(i in b) (correct_i - confidence_i)| / n.
 
     Guo et al. (2017), Eq. (3). Bins have equal width and are closed on the right,
@@ -118,7 +119,7 @@ def ece(confidence: ArrayLike, correct: ArrayLike, n_bins: int = 10) -> Tensor:
     return _mean_absolute_excess(sums).to(confidence.dtype)
 
 
-def adaptive_ece(confidence: ArrayLike, correct: ArrayLike, n_bins: int = 10) -> Tensor:
+def adaptive_ece(confidence: ArrayLike, correct: ArrayLike, n_bins: int = N_BINS) -> Tensor:
     """Return the ECE over bins of equal mass, each with n / n_bins predictions.
 
     Nguyen & O'Connor (2015); AdaECE of Mukhoti et al. (2020). Equal confidences always share a bin,
@@ -135,7 +136,7 @@ def adaptive_ece(confidence: ArrayLike, correct: ArrayLike, n_bins: int = 10) ->
     return _mean_absolute_excess(sums).to(confidence.dtype)
 
 
-def classwise_ece(probs: ArrayLike, labels: ArrayLike, n_bins: int = 10) -> Tensor:
+def classwise_ece(probs: ArrayLike, labels: ArrayLike, n_bins: int = N_BINS) -> Tensor:
     """Return the mean over all K classes of the ECE of probs[:, k] as a prediction of [label = k].
 
     Kull et al. (2019). Bins have equal width and are closed on the right. Classes without a label
@@ -153,7 +154,7 @@ def classwise_ece(probs: ArrayLike, labels: ArrayLike, n_bins: int = 10) -> Tens
     return (total / probs.numel()).to(probs.dtype)
 
 
-def maximum_ce(confidence: ArrayLike, correct: ArrayLike, n_bins: int = 10) -> Tensor:
+def mce(confidence: ArrayLike, correct: ArrayLike, n_bins: int = N_BINS) -> Tensor:
     """Return the largest |accuracy - confidence| of the bins of ``ece`` that are not empty.
 
     Guo et al. (2017), Eq. (5). A bin counts however few predictions it has.
@@ -169,7 +170,7 @@ def maximum_ce(confidence: ArrayLike, correct: ArrayLike, n_bins: int = 10) -> T
     return gaps.max().to(confidence.dtype)
 
 
-def debiased_ece(confidence: ArrayLike, correct: ArrayLike, n_bins: int = 10) -> Tensor:
+def rms_ce(confidence: ArrayLike, correct: ArrayLike, n_bins: int = N_BINS) -> Tensor:
     """Return the root of an unbiased estimate of Σ_b P(b) (E[correct - confidence | b])².
 
     Bröcker (2012); Kumar et al. (2019), with the variance of correct - confidence in the place of
@@ -231,7 +232,7 @@ def _mean_absolute_excess(sums: BinSums) -> Tensor:
     return sums.excess.abs().sum() / sums.n.sum()
 
 
-def _squared_ce(confidence: Tensor, correct: Tensor, n_bins: int = 10) -> Tensor:
+def _squared_ce(confidence: Tensor, correct: Tensor, n_bins: int) -> Tensor:
     """Return the unbiased estimate itself, with its sign."""
     sums = _sum_equal_width(confidence, correct, n_bins)
     squares = unbiased_square(sums.n, sums.excess, sums.square)

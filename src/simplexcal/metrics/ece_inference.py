@@ -13,7 +13,7 @@ from simplexcal._validation import (
     check_fraction,
     check_generator,
 )
-from simplexcal.metrics._binning import equal_width_edges
+from simplexcal.metrics._binning import N_BINS, equal_width_edges
 from simplexcal.metrics._test_inversion import (
     accepted_range,
     candidate_excesses,
@@ -50,7 +50,7 @@ class Interval(NamedTuple):
 
 def noise_floor(
     confidence: ArrayLike,
-    n_bins: int = 10,
+    n_bins: int = N_BINS,
     n_trials: int = 1000,
     generator: Generator | None = None,
 ) -> Floor:
@@ -79,7 +79,7 @@ def noise_floor(
 def ece_interval(
     confidence: ArrayLike,
     correct: ArrayLike,
-    n_bins: int = 10,
+    n_bins: int = N_BINS,
     level: float = 0.95,
     n_trials: int = 1000,
     generator: Generator | None = None,

@@ -8,6 +8,7 @@ from torch import Tensor
 from simplexcal._arrays import ArrayLike
 from simplexcal._validation import check_count, check_probs_and_labels
 from simplexcal.metrics._binning import (
+    N_BINS,
     label_probability,
     row_chunks,
     sum_class_bins,
@@ -15,7 +16,7 @@ from simplexcal.metrics._binning import (
 )
 
 
-class BrierSplit(NamedTuple):
+class BrierDecomposition(NamedTuple):
     """The two parts of the Brier score; their sum is the score.
 
     Attributes:
@@ -71,7 +72,9 @@ def brier(probs: ArrayLike, labels: ArrayLike) -> Tensor:
     return _brier(probs, labels).to(probs.dtype)
 
 
-def brier_split(probs: ArrayLike, labels: ArrayLike, n_bins: int = 10) -> BrierSplit:
+def brier_decomposition(
+    probs: ArrayLike, labels: ArrayLike, n_bins: int = N_BINS
+) -> BrierDecomposition:
     """Split the Brier score into calibration, which recalibration can remove, and refinement.
 
     calibration = Σ_k Σ_b P(b) (E[[k = label] - probs_k | b])²    refinement = brier - calibration
@@ -91,7 +94,7 @@ def brier_split(probs: ArrayLike, labels: ArrayLike, n_bins: int = 10) -> BrierS
     squares = unbiased_square(sums.n, sums.excess, sums.square)
     calibration = (sums.n * squares).sum() / len(probs)
     refinement = _brier(probs, labels) - calibration
-    return BrierSplit(calibration.to(probs.dtype), refinement.to(probs.dtype))
+    return BrierDecomposition(calibration.to(probs.dtype), refinement.to(probs.dtype))
 
 
 def _brier(probs: Tensor, labels: Tensor) -> Tensor:

@@ -9,8 +9,8 @@ from simplexcal.types import Prediction
 
 SCORES = {
     "confidence": "confidence",
-    "expected_entropy": "aleatoric uncertainty",
-    "differential_entropy": "epistemic uncertainty",
+    "aleatoric": "aleatoric uncertainty",
+    "epistemic": "epistemic uncertainty",
     "mutual_information": "mutual information",
 }
 

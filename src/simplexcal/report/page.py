@@ -17,6 +17,7 @@ import simplexcal
 from simplexcal._validation import check_fraction, check_probs, check_probs_and_labels
 from simplexcal.evaluation import evaluate
 from simplexcal.io._atomic import atomic_write
+from simplexcal.metrics._binning import N_BINS
 from simplexcal.report._classes import class_table, confused_pairs
 from simplexcal.report._format import count, method_description, method_title, percent
 from simplexcal.report._ood import check_ood, ood_table
@@ -53,7 +54,7 @@ def write_report(
     ood: Mapping[str, Prediction] | None = None,
     sources: Mapping[str, str] | None = None,
     tolerance: float = TOLERANCE,
-    n_bins: int = 10,
+    n_bins: int = N_BINS,
     generator: Generator | None = None,
 ) -> Path:
     """Write a report on the calibration of several methods, and return its path.

@@ -20,7 +20,7 @@ TITLE = "Fashion-MNIST, ResNet-18"
 
 
 def one(beta: float, calibration: float, test: float, auroc: float) -> NormalisationBeta:
-    metrics = replace(SAMPLED_OOD, differential_entropy_auroc=auroc, mutual_information_auroc=0.75)
+    metrics = replace(SAMPLED_OOD, epistemic_auroc=auroc, mutual_information_auroc=0.75)
     return NormalisationBeta(
         beta=beta,
         accuracy=0.9,

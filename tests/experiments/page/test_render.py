@@ -202,7 +202,7 @@ def all_studies(results: Path) -> Path:
         ) -> None:
             write(results, record(study, setting, seed, method, ece, nll, **more))  # noqa: B023
 
-        add("dirichlet", "dirichlet", 0.6, 1.0, beta=0.5, betas=betas(0.3))
+        add("dirichlet", "dirichlet-ts", 0.6, 1.0, beta=0.5, betas=betas(0.3))
         add("table1", "none", 0.03)
         add("table1", "sts-paper", betas=betas(0.01))
         add("time", "pts")

@@ -66,9 +66,9 @@ def changed(path: str, value: Any) -> str:
         (changed("betas.1.test.nll", ...), "x, betas, test lacks keys: nll."),
         (changed("seed", None), "x, seed must not be null."),
         (changed("mixup", 3), "x, mixup must be a JSON object; got 3."),
-        (changed("schema_version", 1), "x has schema version 1; this code reads version 2."),
-        (changed("schema_version", ...), "x has schema version None; this code reads version 2."),
-        ("[1]", "x has schema version None; this code reads version 2."),
+        (changed("schema_version", 1), "x has schema version 1; this code reads version 3."),
+        (changed("schema_version", ...), "x has schema version None; this code reads version 3."),
+        ("[1]", "x has schema version None; this code reads version 3."),
         ('{"a"', "x is no JSON: "),
     ],
 )

@@ -144,7 +144,7 @@ def test_the_default_method_runs_too(data: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("study", "methods"),
     [
-        ("dirichlet", ("dirichlet",)),
+        ("dirichlet", ("dirichlet-ts",)),
         ("time", ("adats", "sts-paper", "pts")),
         ("mixup", ("sts-r20-s5", "sts-r100-s1")),
         ("branch", ("sts-small",)),
@@ -234,11 +234,11 @@ def test_ood_data_are_detected_with_the_calibrators_of_table_1(
     assert record["timings"]["calibration"] is None  # not fitted again, and the same
     assert record["metrics"] == found["table1/cifar10-resnet18/0/sts-paper"]["metrics"]
     assert (record["ood"]["n_in"], record["ood"]["n_out"]) == (160, 20)
-    assert 0 <= record["ood"]["differential_entropy_auroc"] <= 1
+    assert 0 <= record["ood"]["epistemic_auroc"] <= 1
     assert all(0 <= area <= 1 for area in record["ood"]["sampled_entropy_auroc"].values())
     plain = found["ood/cifar10-resnet18/svhn/0/none"]["ood"]
     assert plain["sampled_entropy_auroc"] is None
-    assert plain["differential_entropy_auroc"] is None
+    assert plain["epistemic_auroc"] is None
     assert (
         0 <= plain["energy_auroc"] == record["ood"]["energy_auroc"] <= 1
     )  # of the network, whatever the method

@@ -38,9 +38,10 @@ class DirichletTemperatureScaling(BranchCalibrator):
         lr_decay: Decay the learning rate to 0 along a cosine.
     """
 
-    key = "dirichlet"
+    key = "dirichlet-ts"
     abbreviation = "Dirichlet TS"
     title = "Dirichlet temperature scaling"
+    only_for_reproduction = True
     needs_features = True
     needs_mixup = True
 

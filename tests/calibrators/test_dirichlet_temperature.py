@@ -3,7 +3,8 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.distributions import Dirichlet
 
-from simplexcal.calibrators.dirichlet import DirichletTemperatureScaling, dirichlet_nll
+from simplexcal.calibrators import CALIBRATORS
+from simplexcal.calibrators.dirichlet_temperature import DirichletTemperatureScaling, dirichlet_nll
 from simplexcal.metrics import ece
 from simplexcal.mixup import FeatureMixup
 from simplexcal.types import Outputs
@@ -32,6 +33,11 @@ def quick(
     return DirichletTemperatureScaling(
         n_steps=n_steps, learning_rate=learning_rate, batch_size=batch_size, widths=(16, 8)
     )
+
+
+def test_its_name_is_not_that_of_dirichlet_calibration() -> None:
+    assert CALIBRATORS["dirichlet-ts"] is DirichletTemperatureScaling
+    assert "dirichlet" not in CALIBRATORS  # Kull et al. (2019)
 
 
 def test_the_papers_settings_are_the_default() -> None:
