@@ -746,7 +746,7 @@ BAD: list[tuple[Callable[[Tensor, Tensor], Any], dict[str, Any], type[Exception]
         lambda x, y: (x, y.float()),
         {},
         TypeError,
-        r"`labels` must be .* integers; got torch.float32. .*",
+        r"`labels` must be integers; got torch.float32. .*",
     ),
 ]
 
