@@ -14,7 +14,12 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 import simplexcal
-from simplexcal._validation import check_fraction, check_probs, check_probs_and_labels
+from simplexcal._validation import (
+    check_class_names,
+    check_fraction,
+    check_probs,
+    check_probs_and_labels,
+)
 from simplexcal.evaluation import evaluate
 from simplexcal.io._atomic import atomic_write
 from simplexcal.metrics._binning import N_BINS
@@ -247,12 +252,7 @@ def _checked_focus(focus: str | None, predictions: Mapping[str, Prediction]) -> 
 def _checked_class_names(class_names: Sequence[str] | None, k: int) -> list[str]:
     if class_names is None:
         return [f"class {i}" for i in range(k)]
-    if len(class_names) != k:
-        raise ValueError(
-            f"`class_names` must name all {k} classes, in the order of `probs`; "
-            f"got {len(class_names)}."
-        )
-    return [str(name) for name in class_names]
+    return check_class_names(class_names, k)
 
 
 def _checked_ids(ids: Ids | None, n: int) -> list[str] | None:
