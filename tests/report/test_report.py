@@ -1042,6 +1042,58 @@ def test_a_narrow_page_does_not_scroll_sideways(show: Open, width: int) -> None:
     assert page.locator(".hint").first.is_visible() == scrolls
 
 
+LONG = "https://example.org/a-long-name-without-spaces/"
+
+
+@pytest.fixture(scope="module")
+def long_words(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report on 40 classes whose names, and the ids of the inputs, cannot be divided."""
+    predictions, labels = network(400, k=40)
+    path = tmp_path_factory.mktemp("long") / "long.html"
+    names = [f"{LONG}class/{i}" for i in range(40)]
+    ids = [f"{LONG}input/{i}" for i in range(400)]
+    return write_report(path, predictions, labels, class_names=names, ids=ids)
+
+
+def test_long_ids_and_names_leave_room_on_a_phone(show: Open, long_words: Path) -> None:
+    page = show(long_words, width=390)
+    for title in ("classes", "pairs", "mistakes"):
+        first = page.locator(f"section[aria-labelledby={title}] tbody tr").first
+        cells = [cell.bounding_box() for cell in first.locator("th, td").all()[:2]]
+        assert cells[0] is not None
+        assert cells[1] is not None
+        assert cells[0]["width"] < 200
+        assert cells[1]["x"] < 250
+
+
+def test_a_long_table_of_classes_scrolls_and_says_so(show: Open, long_words: Path) -> None:
+    section = show(long_words).locator("section[aria-labelledby=classes]")
+    table = section.locator(".scroll")
+    assert table.evaluate("e => e.scrollHeight > e.clientHeight")
+    assert "The table scrolls." in section.inner_text()
+    caption = table.locator("caption").bounding_box()  # on top, where it can be seen
+    header = table.locator("thead").bounding_box()
+    assert caption is not None
+    assert header is not None
+    assert caption["y"] < header["y"]
+
+
+def test_a_short_table_of_classes_is_shown_whole(show: Open) -> None:
+    section = show().locator("section[aria-labelledby=classes]")
+    assert section.locator("tbody tr").count() == 10
+    assert section.locator(".scroll").evaluate("e => e.scrollHeight <= e.clientHeight")
+    assert "The table scrolls." not in section.inner_text()
+
+
+def test_a_threshold_that_no_input_reaches_has_no_share_of_mistakes(
+    show: Open, long_words: Path
+) -> None:
+    page = show(long_words)
+    page.locator("#threshold").fill(str(chart_data.N_STEPS))
+    assert page.locator("#coverage-note").inner_text().startswith("0 of")
+    assert page.locator("#accuracy-note").inner_text() == "no inputs"
+
+
 def test_charts_follow_the_width_of_the_window(show: Open) -> None:
     page = show()
     page.set_viewport_size({"width": 500, "height": 900})

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     import jinja2
 
 START = 0.9  # the threshold at first
+N_ROWS = 12  # a longer table of the classes scrolls
 PACKAGES = ("altair", "jinja2", "PIL", "vl_convert")
 
 Context = dict[str, Any]
@@ -301,6 +302,7 @@ def _render(context: Context) -> str:
         .render(
             context,
             n_steps=N_STEPS,
+            n_rows=N_ROWS,
             start=round(START * N_STEPS),
             version=simplexcal.__version__,
             vega=_vega(),
