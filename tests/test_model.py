@@ -910,8 +910,10 @@ LABELLED: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "inputs as a list": lambda x, y: x.tolist(),
     "list of samples": lambda x, y: list(zip(x, y, strict=True)),
     "list of samples with numbers": lambda x, y: list(zip(x, y.tolist(), strict=True)),
-    "list of batches of lists": lambda x, y: [(x[:20].tolist(), y[:20].tolist())]
-    + [(x[20:].tolist(), y[20:].tolist())],
+    "list of batches of lists": lambda x, y: [
+        (x[:20].tolist(), y[:20].tolist()),
+        (x[20:].tolist(), y[20:].tolist()),
+    ],
     "column": lambda x, y: (x, pd.Series(y.numpy())),
     "dataset": TensorDataset,
     "dataset of a kind of its own": Listed,

@@ -204,11 +204,13 @@ def test_the_names_are_in_the_promised_order(case: Case) -> None:
     assert list(run(case.path, inputs=torch.zeros(2, 1, 28, 28))) == names
 
 
-NAMES = ["no", "maybe, \"ça va\"", "是"]
+NAMES = ["no", 'maybe, "ça va"', "是"]
 
 
 def metadata_of(path: Path) -> dict[str, str]:
-    metadata: dict[str, str] = onnxruntime.InferenceSession(path).get_modelmeta().custom_metadata_map
+    metadata: dict[str, str] = (
+        onnxruntime.InferenceSession(path).get_modelmeta().custom_metadata_map
+    )
     return metadata
 
 

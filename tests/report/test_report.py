@@ -178,6 +178,14 @@ def test_calibration_that_changes_nothing() -> None:
     assert "(NLL) stays at" in words(same)
 
 
+def test_a_large_improvement_of_few_inputs_is_said() -> None:
+    v = verdict([(0.7, 300, 215)], before=[(0.99, 300, 215)])
+    assert v.tone == "unsure"
+    assert words(v).startswith(
+        "STS lowers the calibration error; 300 inputs are too few to tell what is left of it."
+    )
+
+
 def test_an_improved_nll_is_help() -> None:
     """The error stays at 15 points, but the easy inputs are now told from the hard ones."""
     v = verdict(
@@ -261,7 +269,7 @@ def test_few_inputs_cannot_tell() -> None:
 
 
 def test_few_inputs_after_a_visible_error() -> None:
-    v = verdict([(0.75, 60, 45)], before=[(0.999, 60, 45)])
+    v = verdict([(0.75, 60, 45)], before=[(0.86, 60, 45)])  # the paired test finds no change
     assert v.tone == "unsure"
     assert "60 inputs show no clear error, but prove little" in words(v)
 

@@ -106,5 +106,5 @@ def _check_place(path: Path, prefix: str = "") -> None:
         raise IsADirectoryError(f"{prefix}'{path}' is a folder. Give the name of a file.")
     if path.exists() and not path.is_file():
         raise FileExistsError(
-            f"{prefix}'{path}' is a device or a pipe, which a file would replace. Give another name."
+            f"{prefix}'{path}' is a device or a pipe, which a file would replace. Name a file."
         )

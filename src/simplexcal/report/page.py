@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 import simplexcal
+from simplexcal._arrays import ArrayLike
 from simplexcal._validation import (
     check_class_names,
     check_fraction,
@@ -49,7 +50,7 @@ Ids = Sequence[str] | Sequence[int] | NDArray[Any] | Tensor
 def write_report(
     path: str | Path,
     predictions: Mapping[str, Prediction],
-    labels: Tensor,
+    labels: ArrayLike,
     *,
     images: Images | None = None,
     class_names: Sequence[str] | None = None,
