@@ -905,6 +905,15 @@ LABELLED: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "pair as a list": lambda x, y: [x, y],
     "arrays": lambda x, y: (x.numpy(), y.numpy()),
     "list of labels": lambda x, y: (x, y.tolist()),
+    "lists": lambda x, y: (x.tolist(), y.tolist()),
+    "lists in a list": lambda x, y: [x.tolist(), y.tolist()],
+    "inputs as a list": lambda x, y: x.tolist(),
+    "list of samples": lambda x, y: list(zip(x, y, strict=True)),
+    "list of samples with numbers": lambda x, y: list(zip(x, y.tolist(), strict=True)),
+    "list of batches of lists": lambda x, y: [
+        (x[:20].tolist(), y[:20].tolist()),
+        (x[20:].tolist(), y[20:].tolist()),
+    ],
     "column": lambda x, y: (x, pd.Series(y.numpy())),
     "dataset": TensorDataset,
     "dataset of a kind of its own": Listed,
@@ -925,6 +934,20 @@ def test_predict_takes_what_calibrate_takes_and_ignores_the_labels(kind: str) ->
     p = model.predict(given, batch_size=30)
     torch.testing.assert_close(p.probs, model.predict(images).probs)
     assert torch.equal(p.label, evaluated(net, images).argmax(-1))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in LABELLED if "inputs" not in kind])
+def test_calibrate_and_evaluate_take_what_predict_takes(kind: str) -> None:
+    if kind == "loader without labels":
+        pytest.skip("It has no labels.")
+    net = make_net()
+    images, labels = make_data(net)
+    model = calibrate(net, LABELLED[kind](images, labels), "ts", batch_size=30)
+    expected = calibrate(net, (images, labels), "ts")
+    torch.testing.assert_close(model.predict(images).probs, expected.predict(images).probs)
+    test = make_data(net, seed=1)
+    found = model.evaluate(LABELLED[kind](*test), batch_size=30)
+    assert found.after.nll == pytest.approx(expected.evaluate(test).after.nll, rel=1e-5)
 
 
 class Two(nn.Module):

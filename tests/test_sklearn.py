@@ -411,14 +411,13 @@ def test_text_is_passed_through() -> None:
     assert not hasattr(model, "n_features_in_")
 
 
-def test_data_frames_are_passed_through(blobs: tuple[Array, Array]) -> None:
-    pandas = pytest.importorskip("pandas")
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_data_frames_are_passed_through(library: str, blobs: tuple[Array, Array]) -> None:
+    frames = pytest.importorskip(library)
     inputs, labels = blobs
     names = [f"x{i}" for i in range(inputs.shape[1])]
-    frame, series = (
-        pandas.DataFrame(inputs, columns=names),
-        pandas.Series(labels).map({0: "a", 1: "b", 2: "c"}),
-    )
+    frame = frames.DataFrame(dict(zip(names, inputs.T, strict=True)))
+    series = frames.Series(np.array(["a", "b", "c"])[labels])
     model = SimplexCalibratedClassifier(LogisticRegression(), method="ts").fit(frame, series)
     assert list(model.feature_names_in_) == names
     plain = SimplexCalibratedClassifier(LogisticRegression(), method="ts").fit(inputs, labels)

@@ -5,6 +5,7 @@ A failure is one sentence that names the argument, the value and the remedy.
 
 import sys
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -297,6 +298,30 @@ def check_probs_and_labels(probs: object, labels: object) -> tuple[Tensor, Tenso
     n, k = probs.shape
     _check_not_empty("probs", n)
     return probs, check_classes(check_label_shape(labels, n), k)
+
+
+def check_class_names(class_names: Iterable[object], k: int) -> list[str]:
+    """Return the names of the classes as text.
+
+    Args:
+        class_names: A name for each class.
+        k: Number of classes.
+
+    Raises:
+        TypeError: If they are one text.
+        ValueError: If they are not K.
+    """
+    if isinstance(class_names, str):
+        raise TypeError(
+            f"`class_names` must be a list of {k} names; got the text {class_names!r}. "
+            "Put the names in a list."
+        )
+    names = [str(name) for name in class_names]
+    if len(names) != k:
+        raise ValueError(
+            f"`class_names` must name all {k} classes, in the order of `probs`; got {len(names)}."
+        )
+    return names
 
 
 def check_confidence(confidence: object) -> Tensor:

@@ -191,7 +191,12 @@ class CalibratedModel(nn.Module):
         save_calibrator(self.calibrator, path, fingerprint=self.backbone.fingerprint())
 
     def to_onnx(
-        self, path: str | Path, example_inputs: Any, *, dynamic: Sequence[int] = (0,)
+        self,
+        path: str | Path,
+        example_inputs: Any,
+        *,
+        dynamic: Sequence[int] = (0,),
+        class_names: Sequence[str] | None = None,
     ) -> None:
         """Write network and calibrator as one ONNX graph; see ``simplexcal.onnx.export_model``.
 
@@ -199,8 +204,16 @@ class CalibratedModel(nn.Module):
             path: The .onnx file to write.
             example_inputs: Inputs as a Backbone takes them.
             dynamic: Dimensions of the inputs that may have any size; 0 is the batch.
+            class_names: The names of the classes, stored in the metadata of the file as JSON.
         """
-        export_model(self.backbone, self.calibrator, path, example_inputs, dynamic=dynamic)
+        export_model(
+            self.backbone,
+            self.calibrator,
+            path,
+            example_inputs,
+            dynamic=dynamic,
+            class_names=class_names,
+        )
 
     @torch.no_grad()
     def _outputs_and_labels(self, data: Any, batch_size: int) -> tuple[Outputs, Tensor | None]:

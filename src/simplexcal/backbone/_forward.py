@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
-from simplexcal._arrays import as_tensor, frame_to_array
+from simplexcal._arrays import as_tensor, frame_to_array, list_to_array
 
 _locks: "WeakKeyDictionary[nn.Module, Any]" = WeakKeyDictionary()  # one for each network
 _locks_guard = Lock()
@@ -237,8 +237,9 @@ def network_inputs(net: nn.Module, x: Any) -> Any:
 
     Args:
         net: The network.
-        x: A tensor or an array, or a mapping or a sequence of them.
+        x: A tensor, an array or a list of numbers, or a mapping or a sequence of them.
     """
+    x = list_to_array(x)
     anchor = next(iter((*net.parameters(), *net.buffers())), torch.empty(0))
 
     def own_tensor(part: Tensor | np.ndarray) -> Tensor:

@@ -14,7 +14,15 @@ from simplexcal.thresholds import with_accepted
 from simplexcal.types import Outputs, Prediction, restore_argmax
 
 # Every graph has the first three, and those with thresholds the fourth.
-OUTPUTS = ("label", "probs", "confidence", "accepted", "aleatoric", "epistemic")
+OUTPUTS = (
+    "label",
+    "probs",
+    "confidence",
+    "accepted",
+    "aleatoric",
+    "epistemic",
+    "mutual_information",
+)
 
 
 class TracedOutputs(Outputs):
