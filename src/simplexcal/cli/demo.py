@@ -36,13 +36,13 @@ def demo(
     data = demo_run.prepare()
     predictions = dict(demo_run.predictions(data, progress=stderr_is_tty()))
     evaluations = {
-        name: evaluate(prediction, data.test_labels) for name, prediction in predictions.items()
+        name: evaluate(prediction, data.labels) for name, prediction in predictions.items()
     }
     write_report(
         output,
         predictions,
-        data.test_labels,
-        images=data.test_images,
+        data.labels,
+        images=data.images,
         class_names=CLASSES,
         title="A LeNet-5 on Fashion-MNIST",
     )
