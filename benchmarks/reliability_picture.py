@@ -67,16 +67,17 @@ def draw(ax: Axes, name: str, records: Sequence[Record]) -> None:
     }
     ax.set_title(
         f"{len(records)} networks {name}\n"
-        f"mean of the networks' ECE {mean['ece']:.2%} (by chance {mean['ece_floor']:.2%}), "
+        f"mean over the networks: ECE {mean['ece']:.2%} (by chance {mean['ece_floor']:.2%}), "
         f"NLL {mean['nll']:.3f}",
         fontsize=9,
+        loc="left",
     )
     ax.get_legend().set_title(f"pooled: {ax.get_legend().get_title().get_text()}")
 
 
 def main() -> None:
     """Draw both diagrams."""
-    figure = plt.figure(figsize=(11.5, 4.2), layout="constrained")
+    figure = plt.figure(figsize=(10.6, 4.1), layout="constrained")
     left, right = figure.subplots(1, 2)
     draw(left, "before calibration", read_records("none"))
     draw(right, "after STS", read_records("sts"))

@@ -95,7 +95,7 @@ def reliability_diagram(
         ax.vlines(x, low, high, color=INK, linewidth=1.2, label="interval of accuracy")
     _dots(ax, x, y, n < FEW)
     _counts(ax, n, left, width)
-    ax.set(xlim=UNIT, ylim=UNIT, aspect="equal")
+    ax.set(xlim=UNIT, ylim=UNIT, aspect="equal", anchor="W")
     error = n @ np.abs(x - y) / n.sum()
     _legend(ax, f"{n.sum():,.0f} inputs, ECE {error:.2%}")
     return ax
@@ -303,10 +303,11 @@ def _legend(ax: Axes, title: str | None = None) -> None:
 
 def _dots(ax: Axes, x: Array, y: Array, few: NDArray[np.bool_]) -> None:
     """Draw a dot for each bin, hollow for those with few inputs."""
-    ax.plot(x[~few], y[~few], "o", color=INK, markersize=3.5)
+    ax.plot(x[~few], y[~few], "o", color=INK, markersize=3.5, clip_on=False)
     if few.any():
         name = f"fewer than {FEW} inputs"
-        ax.plot(x[few], y[few], "o", color=INK, mfc="white", markersize=5, label=name)
+        (hollow,) = ax.plot(x[few], y[few], "o", color=INK, mfc="white", clip_on=False)
+        hollow.set(markersize=5, label=name, zorder=3)
 
 
 def _counts(ax: Axes, n: Array, left: Array, width: Array) -> None:

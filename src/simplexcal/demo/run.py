@@ -36,6 +36,10 @@ METHODS: dict[str, type[Calibrator]] = {
         SimplexTemperatureScaling,
     )
 }
+SOURCES = {
+    "Data": "the 10000 test images of Fashion-MNIST",
+    "Predictions": "out of fold: each method is fitted on either half and predicts the other",
+}
 NOTES = """\
 The 10000 images are split once into two halves. Each method is fitted on either half and predicts
 the other, so every image is evaluated once, by a calibrator that has not seen it. An ECE below the
@@ -81,6 +85,11 @@ class Data(NamedTuple):
     def test_labels(self) -> Tensor:
         """The labels of the test half."""
         return self.labels[self.test_rows]
+
+    @property
+    def test_images(self) -> Tensor:
+        """The images of the test half."""
+        return self.images[self.test_rows]
 
 
 def prepare() -> Data:
