@@ -77,7 +77,7 @@ def draw(ax: Axes, name: str, records: Sequence[Record]) -> None:
 
 def main() -> None:
     """Draw both diagrams."""
-    figure = plt.figure(figsize=(10.6, 4.1), layout="constrained")
+    figure = plt.figure(figsize=(11.2, 4.1), layout="constrained")
     left, right = figure.subplots(1, 2)
     draw(left, "before calibration", read_records("none"))
     draw(right, "after STS", read_records("sts"))
