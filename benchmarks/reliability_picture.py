@@ -32,8 +32,9 @@ def read_records(method: str) -> list[Record]:
     Args:
         method: The method's key.
     """
-    lines = [line for path in sorted(RECORDS.glob("*.jsonl")) for line in path.open()]
-    records = [json.loads(line) for line in lines]
+    records = []
+    for path in sorted(RECORDS.glob("*.jsonl")):
+        records += [json.loads(line) for line in path.read_text().splitlines()]
     return [record for record in records if record["method"] == method]
 
 
@@ -77,7 +78,7 @@ def draw(ax: Axes, name: str, records: Sequence[Record]) -> None:
 
 def main() -> None:
     """Draw both diagrams."""
-    figure = plt.figure(figsize=(11.2, 4.1), layout="constrained")
+    figure = plt.figure(figsize=(10.6, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2)
     draw(left, "before calibration", read_records("none"))
     draw(right, "after STS", read_records("sts"))

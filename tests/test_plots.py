@@ -91,7 +91,7 @@ def test_reliability_diagram_by_hand(ax: Any) -> None:
 def test_reliability_diagram_says_its_counts_and_its_ece(ax: Any) -> None:
     plots.reliability_diagram(BINS, ax)
     # 2/8 · |0.5 - 0.4| + 6/8 · |0.75 - 0.9| = 0.1375
-    assert ax.get_legend().get_title().get_text() == "8 inputs, ECE 13.75%"
+    assert ax.get_legend().get_title().get_text() == "8 inputs\nECE 13.75%"
     assert counts(ax) == {0.375: "2", 0.875: "6"}
 
 
@@ -99,7 +99,7 @@ def test_the_ece_of_a_diagram_is_that_of_the_metrics(ax: Any, generator: torch.G
     confidence, correct = predictions(generator, 12_345)
     plots.reliability_diagram(reliability(confidence, correct), ax)
     error = ece(confidence, correct).item()
-    assert ax.get_legend().get_title().get_text() == f"12,345 inputs, ECE {error:.2%}"
+    assert ax.get_legend().get_title().get_text() == f"12,345 inputs\nECE {error:.2%}"
 
 
 def test_the_dots_of_bins_with_few_inputs_are_hollow(ax: Any) -> None:

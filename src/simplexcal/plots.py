@@ -97,7 +97,7 @@ def reliability_diagram(
     _counts(ax, n, left, width)
     ax.set(xlim=UNIT, ylim=UNIT, aspect="equal", anchor="W")
     error = n @ np.abs(x - y) / n.sum()
-    _legend(ax, f"{n.sum():,.0f} inputs, ECE {error:.2%}")
+    _legend(ax, f"{n.sum():,.0f} inputs\nECE {error:.2%}")
     return ax
 
 
@@ -316,7 +316,8 @@ def _counts(ax: Axes, n: Array, left: Array, width: Array) -> None:
     above = ax.secondary_xaxis("top")
     above.set_xticks((left + width / 2)[wide], [f"{count:,.0f}" for count in n[wide]])
     above.tick_params(length=0, pad=2, labelsize="x-small", labelcolor=INK, labelrotation=90)
-    above.set_xlabel("inputs in each bin", fontsize="x-small", loc="left")
+    if wide.any():
+        above.set_xlabel("inputs in each bin", fontsize="x-small", loc="left")
     above.spines["top"].set_visible(False)
 
 
