@@ -73,7 +73,9 @@ def draw(ax: Axes, name: str, records: Sequence[Record]) -> None:
         fontsize=9,
         loc="left",
     )
-    ax.get_legend().set_title(f"pooled: {ax.get_legend().get_title().get_text()}")
+    legend = ax.get_legend()
+    if legend is not None:
+        legend.set_title(f"pooled: {legend.get_title().get_text()}")
 
 
 def main() -> None:
