@@ -260,8 +260,8 @@ def test_the_demo_is_what_make_demo_runs(tmp_path: Path, monkeypatch: pytest.Mon
         row = re.search(rf"^\| {name} .*$", done.stdout, re.MULTILINE)
         assert row is not None
         accuracy, ece = re.findall(r"\d+\.\d\d", row[0])[:2]
-        assert f"{accuracy} %" in page
-        assert f"{ece} %" in page
+        assert f"{accuracy}\N{NARROW NO-BREAK SPACE}%" in page
+        assert f"{ece}\N{NARROW NO-BREAK SPACE}%" in page
     assert len(page) < 3_000_000
 
 
