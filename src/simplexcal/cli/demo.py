@@ -28,7 +28,7 @@ def demo(
         typer.Option(
             metavar="FOLDER",
             help="Write the network's weights, inputs and outputs there, for the other commands. "
-            "Without --output there is then no report.",
+            "Then there is no report, unless its file is named.",
         ),
     ] = None,
     json: JsonOption = False,
