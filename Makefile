@@ -16,7 +16,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
-demo: setup ## every method on a LeNet-5 and Fashion-MNIST: a table, and a report to open
+demo: setup ## four methods on a LeNet-5 and Fashion-MNIST: a table, and a report to open
 	$(BIN)/simplexcal demo --output simplexcal-demo.html
 
 test: lint browser ## lint, then the whole suite, on all cores
