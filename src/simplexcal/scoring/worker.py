@@ -264,7 +264,7 @@ def _explain_shapes(batch: Any, stored: StoredArray, decoded: Decoded, reasons: 
     """Give a reason to each row whose lists have another shape than the array."""
     if decoded.fits.all():
         return
-    lists = as_lists(batch[stored.name])
+    lists = as_lists(batch[stored.columns[0]])
     expected = format_shape(stored.shape)
     for i in np.flatnonzero(~decoded.fits & (reasons == "")):
         row = lists[int(i)].as_py()
