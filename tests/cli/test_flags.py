@@ -30,11 +30,11 @@ def test_every_option_has_its_own_flag(command: str) -> None:
     [
         (
             "predict",
-            "--output, --input, --model, `batch_size`, CALIBRATOR, `labels` and `probs`.",
+            "--output, --kind, --model, `batch_size`, CALIBRATOR, `labels` and `probs`.",
         ),
         (
             "evaluate",
-            "`output`, --input, --model, `batch_size`, --calibrator, `labels` and `probs`.",
+            "`output`, --kind, --model, `batch_size`, --calibrator, `labels` and `probs`.",
         ),
         (
             "score",
@@ -59,8 +59,8 @@ def test_an_error_of_the_library_names_flags(
         raise ValueError("Pass `kind`, or `network`, not `mixup`.")
 
     monkeypatch.setattr("simplexcal.cli.calibrate.read_source", read_source)
-    error = error_of(capsys, "calibrate val.npz --input logits -o net.safetensors")
-    assert error == "Pass --input, or --model, not --mixup.\n"
+    error = error_of(capsys, "calibrate val.npz -o net.safetensors")
+    assert error == "Pass --kind, or --model, not --mixup.\n"
 
 
 @pytest.mark.usefixtures("fitted")
@@ -71,7 +71,7 @@ def test_a_warning_of_the_library_names_flags(
         warnings.warn("`output` is large.", stacklevel=2)
 
     monkeypatch.setattr("simplexcal.cli.predict.write_predictions", write_predictions)
-    assert simplexcal("predict net.safetensors val.npz --input logits -o out.npz") == 0
+    assert simplexcal("predict net.safetensors val.npz -o out.npz") == 0
     assert capsys.readouterr().err == "warning: --output is large.\n"
 
 

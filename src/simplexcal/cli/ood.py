@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from simplexcal.calibrators import Uncalibrated
 from simplexcal.cli._console import echo_result, wrap
 from simplexcal.cli._inputs import pair_methods, read_unlabelled
 from simplexcal.cli._options import (
@@ -25,6 +26,7 @@ from simplexcal.cli._options import (
     network_spec,
 )
 from simplexcal.evaluation import OODEvaluation, evaluate_ood, markdown_table, shorten
+from simplexcal.report._format import method_title
 from simplexcal.report._ood import SCORES, check_ood
 from simplexcal.types import Prediction
 
@@ -33,9 +35,9 @@ NUMBERS = ("auroc", "aupr", "fpr_95")
 CHANCE = 3  # standard deviations: of the best of some scores, fewer are no evidence
 NAME_WIDTH = 20
 LEGEND = (
-    "AUROC: share of pairs in which the OOD input is the less certain one; 50 is chance. AUPR: "
-    "average precision, where OOD inputs are to be found; {base:.2f} is chance. FPR95: share of the "
-    "in-distribution inputs that are flagged too where 95 % of the OOD inputs are."
+    "AUROC: share of the pairs of which the OOD input is the less certain one; 50 is chance. "
+    "AUPR: average precision where OOD inputs are to be found; {base:.1f} is chance. FPR95: share "
+    "of the in-distribution inputs that are flagged too where 95 % of the OOD inputs are."
 )
 
 
@@ -112,15 +114,18 @@ def _legend(evaluations: Mapping[str, OODEvaluation]) -> str:
 
 
 def _verdict(evaluations: Mapping[str, OODEvaluation]) -> str:
-    """Return which score detects OOD inputs best, or that none does."""
+    """Return which score has the highest AUROC, or that none is clearly better than chance."""
     rows = _present(evaluations)
     name, score, found = max(rows, key=lambda row: round(row[2][f"{row[1]}_auroc"], 3))
     auroc = found[f"{score}_auroc"]
     if auroc <= 0.5 + CHANCE * _chance_deviation(found["n_in"], found["n_out"]):
-        return "no score detects these OOD inputs clearly better than chance."
+        return "No score detects these OOD inputs clearly better than chance."
+    owner = "the network before calibration"
+    if name != Uncalibrated.key:
+        owner = method_title(name)
     return (
-        f"{SCORES[score]} of {name} detects these OOD inputs best, "
-        f"with an AUROC of {100 * auroc:.1f} %."
+        f"The {SCORES[score]} of {owner} detects these OOD inputs with the highest AUROC, "
+        f"{100 * auroc:.1f} %."
     )
 
 

@@ -448,7 +448,7 @@ def _outputs(columns: Columns, kind: str) -> Outputs:
     if kind == "logits":
         with _naming(columns.path):
             return Outputs(values, features)
-    with _naming(columns.path, ' If they are logits, pass their name as `names["logits"]`.'):
+    with _naming(columns.path, ' Or pass their name as `names["logits"]`.'):
         return Outputs.from_probs(values, features)
 
 
