@@ -51,6 +51,13 @@ def test_a_switch_that_is_to_be_passed_becomes_its_flag() -> None:
     assert text == "Pass --restart, not `dtype=True`."
 
 
+def test_a_value_and_the_name_of_an_array_become_flags() -> None:
+    sentence = 'Pass `kind="logits"` or `names["labels"]`, not `labels`, `id` or `dtype="x"`.'
+    for command in ("evaluate", "score"):
+        found = name_flags(sentence, flags(command))
+        assert found == 'Pass --kind logits or --labels, not `labels`, `id` or `dtype="x"`.'
+
+
 @pytest.mark.usefixtures("folder")
 def test_an_error_of_the_library_names_flags(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -28,7 +28,7 @@ def new(fitted: Path) -> Path:
 def test_a_threshold_is_stored_and_used(new: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = (new / "net.safetensors").read_bytes()
     assert simplexcal(ACCURACY) == 0
-    out = capsys.readouterr().out
+    out = " ".join(capsys.readouterr().out.split())
     assert out.startswith("Accept where confidence is at least 0.")
     assert "Then at least 70 % of accepted predictions are right, with 95 % certainty." in out
     assert (new / "net.safetensors").read_bytes() == before

@@ -93,7 +93,7 @@ def test_logits_are_no_probs(suffix: str, tmp_path: Path) -> None:
     path = write(tmp_path / f"x{suffix}", {"probs": content()["logits"]})
     with pytest.raises(
         ValueError,
-        match=r"^'.*x\..*': `probs` must be between 0 and 1; found .* Or pass their name as `names\[\"logits\"\]`\.$",
+        match=r"^'.*x\..*': `probs` must be between 0 and 1; found .* `names\[\"logits\"\]`\.$",
     ):
         read_outputs(path, "probs")
 

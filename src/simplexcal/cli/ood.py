@@ -43,7 +43,7 @@ LEGEND = (
 
 def ood(
     data: DataArgument,
-    out_of_distribution: Annotated[
+    ood: Annotated[
         Path, typer.Argument(metavar="OOD", help="A file of the same kind for OOD inputs.")
     ],
     kind: DataKindOption = None,
@@ -63,7 +63,7 @@ def ood(
 
     Args:
         data: Predictions, outputs or inputs, in-distribution.
-        out_of_distribution: The same for OOD inputs.
+        ood: The same for OOD inputs.
         kind: What to take from the files.
         logits: Name of the logits in the files.
         probs: Name of the probabilities in the files.
@@ -75,12 +75,12 @@ def ood(
         json: Print JSON instead of text.
     """
     calibrators = calibrator or []
-    check_files(None, [], data, out_of_distribution, weights, *calibrators)
+    check_files(None, [], data, ood, weights, *calibrators)
     network = network_spec(model, weights, head)
     names = given_names(logits=logits, probs=probs, features=features)
     inside = read_unlabelled(data, kind, calibrators, network, names)
-    others = read_unlabelled(out_of_distribution, kind, calibrators, network, names)
-    outside = pair_methods(out_of_distribution, inside, others)
+    others = read_unlabelled(ood, kind, calibrators, network, names)
+    outside = pair_methods(ood, inside, others)
     check_ood(outside, inside)
     evaluations = _evaluate(inside, outside)
     verdict = _verdict(evaluations)
