@@ -250,6 +250,19 @@ def test_score_takes_the_same_names(
     )
 
 
+def test_scored_rows_with_their_classes_can_be_evaluated(
+    fitted: Path, arrays: Arrays, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = np.arange(300)
+    save(fitted / "x.parquet", {"z_": arrays["logits"], "y": arrays["labels"], "id": keys})
+    score = "score net.safetensors x.parquet --logits z_ --labels y --with-probs -o y.parquet"
+    assert simplexcal(score) == 0
+    assert pq.read_table("y.parquet")["label"].to_pylist() == arrays["labels"].tolist()
+    found = record_of(capsys, "evaluate y.parquet")["methods"]["y"]
+    expected = record_of(capsys, EVALUATE)["methods"]["ts"]
+    assert found["nll"] == pytest.approx(expected["nll"], rel=1e-5)
+
+
 def test_labels_of_raw_inputs_are_mapped_too(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -285,7 +298,7 @@ def test_every_command_that_reads_data_has_the_same_options(
     text = output_of(capsys, f"{command} -h")
     for flag in ("--kind", "--logits NAME", "--probs NAME", "--features NAME", "--model NAME"):
         assert f"\n  {flag} " in text
-    if command not in ("ood", "score"):  # They use no true classes.
+    if command != "ood":  # It uses no true classes.
         assert "\n  --labels NAME " in text
     if command != "ood":  # It prints no rows.
         assert "\n  --id NAME " in text

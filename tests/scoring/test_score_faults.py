@@ -150,7 +150,25 @@ WHOLE: dict[str, tuple[dict[str, Any], dict[str, Any], type[Exception], str]] = 
         without("logit"),
         {},
         ValueError,
+        "must hold columns logit_0, logit_1, … or prob_0, …; found 'id', 'feature_0' to",
+    ),
+    "no logits but asked for": (
+        without("logit"),
+        {"kind": "logits"},
+        ValueError,
         "must hold columns logit_0, logit_1, … or a column `logits` of lists",
+    ),
+    "labels of text": (
+        {**columns(5), "y": ["cat"] * 5},
+        {"names": {"labels": "y"}},
+        TypeError,
+        "column 'y' must hold whole numbers",
+    ),
+    "keys in the place of labels": (
+        {**columns(5), "label": list(range(5))},
+        {"names": {"labels": "id", "id": "label"}},
+        ValueError,
+        "which is the column of keys too",
     ),
     "a gap": (without("logit_1"), {}, ValueError, "logit_1 is missing. Number them from 0"),
     "text": (

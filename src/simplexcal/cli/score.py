@@ -41,6 +41,10 @@ def score(
     kind: OutputKindOption = None,
     logits: LogitsOption = None,
     probs: ProbsOption = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="True classes, to be written too, as `label`."),
+    ] = None,
     features: FeaturesOption = None,
     ids: IdOption = None,
     model: ModelOption = None,
@@ -72,6 +76,7 @@ def score(
         kind: What to take from the columns.
         logits: Name of the logits in the file.
         probs: Name of the probabilities in the file.
+        labels: Name of the true classes, which are written too.
         features: Name of the features in the file.
         ids: Name of the column of keys.
         model: Network for raw inputs, as "package.module:factory".
@@ -93,7 +98,7 @@ def score(
         output,
         kind=kind,
         network=network_spec(model, weights, head),
-        names=given_names(logits=logits, probs=probs, features=features, id=ids),
+        names=given_names(logits=logits, probs=probs, labels=labels, features=features, id=ids),
         with_probs=with_probs,
         engine=engine,
         address=address,

@@ -7,6 +7,7 @@ from simplexcal.io._columns import Names, quote_names
 
 OUTPUTS = ("logits", "probs")
 PREDICTIONS = "predictions"
+ARRAY_FORMATS = (".npz", ".safetensors", ".pt")
 KINDS = (*OUTPUTS, PREDICTIONS)
 # How a message names what a file holds.
 SPELLINGS = {"logits": "`logits`", "probs": "`probs`", PREDICTIONS: "predictions"}
@@ -91,7 +92,10 @@ def _holds_nothing(
         return ValueError(
             f"'{path}' holds the `inputs` of a network. Pass `network`, which takes them."
         )
+    expected = "`logits` or `probs`"
+    if path.suffix.lower() not in ARRAY_FORMATS:
+        expected = "columns logit_0, logit_1, … or prob_0, …"
     return ValueError(
-        f"'{path}' must hold `logits` or `probs`; found {quote_names(column_names)}. "
+        f"'{path}' must hold {expected}; found {quote_names(column_names)}. "
         'If they have another name, pass `names["logits"]` or `names["probs"]`.'
     )

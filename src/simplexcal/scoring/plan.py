@@ -65,6 +65,7 @@ BATCHES_PER_SHARD = 4
 SAMPLE_ROWS = 256  # that are read beforehand
 EXAMPLE_ROWS = 10  # that a network is tried on
 OUTPUT_COLUMNS = ("predicted", "confidence", *UNCERTAINTIES, "accepted", ROW_NUMBER, "reason")
+LABEL = "label"  # the column of true classes
 FORMAT = 2  # goes up when shards of earlier versions cannot be used
 
 
@@ -109,7 +110,8 @@ def plan(
             "Pass one of the two."
         )
     size = _choose_batch_size(batch_size, arrays, network)
-    job = Job(calibrator, header["checksum"], network, arrays, key, size, with_probs)
+    labels = _find_labels(data, names.get("labels"), key)
+    job = Job(calibrator, header["checksum"], network, arrays, key, size, with_probs, labels=labels)
     backbone = None
     if network is not None:
         backbone = load_backbone(network)
@@ -137,6 +139,7 @@ def manifest(job: Job, data: Dataset) -> dict[str, Any]:
         "network": _describe_network(job.network),
         "settings": {
             "key": job.key,
+            "labels": job.labels,
             "batch_size": job.batch_size,
             "probs": job.with_probs,
             "arrays": {stored.name: stored.columns[0] for stored in job.arrays},
@@ -213,6 +216,24 @@ def _find_key(data: Dataset, key: str | None) -> str | None:
             f"it holds {quote(kind)}."
         )
     return key
+
+
+def _find_labels(data: Dataset, labels: str | None, key: str | None) -> str | None:
+    """Return the column of true classes, which are written again if the user names them."""
+    if labels is None:
+        return None
+    if key == LABEL:
+        raise ValueError(
+            f"`names[\"labels\"]` is written as '{LABEL}', which is the column of keys too. "
+            "Rename that in the input."
+        )
+    kind = data.schema.field(labels).type
+    if not pt.is_integer(kind):
+        raise TypeError(
+            f"'{data.path}': column {quote(labels)} must hold whole numbers; "
+            f"it holds {quote(kind)}."
+        )
+    return labels
 
 
 def _is_key_type(kind: Any) -> bool:
@@ -325,6 +346,8 @@ def _output_schema(data: Dataset, job: Job, fitted: Calibrator, backbone: Backbo
     types = {ROW_NUMBER: pa.int64()}
     if job.key is not None:
         types = {job.key: data.schema.field(job.key).type}
+    if job.labels is not None:
+        types[LABEL] = data.schema.field(job.labels).type
     types |= {name: pa.from_numpy_dtype(x.dtype) for name, x in columns.items()}
     return pa.schema(list(types.items()))
 

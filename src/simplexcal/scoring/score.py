@@ -71,9 +71,10 @@ def score(
         output: The file to write, .parquet.
         kind: "logits" or "probs", where the rows hold both.
         network: The network, where the rows hold its inputs.
-        names: The columns of `logits`, `probs`, `features` or `id`, where they have other names,
-            such as ``{"id": "key"}``, or ``{"logits": "z_"}`` for z_0, z_1, …. `id` names a row;
-            without one, the number of the row does.
+        names: The columns of `logits`, `probs`, `features`, `labels` or `id`, where they have other
+            names, such as ``{"id": "key"}``, or ``{"logits": "z_"}`` for z_0, z_1, …. `id` names
+            a row; without one, the number of the row does. `labels` are written only if they are
+            named here, as a column `label`.
         with_probs: Whether to write the calibrated probabilities of all classes.
         engine: "local", in this process, or "ray".
         address: The Ray cluster, as host:port. The default is one on all cores of this machine.
