@@ -95,6 +95,8 @@ def _holds_nothing(
     expected = "`logits` or `probs`"
     if path.suffix.lower() not in ARRAY_FORMATS:
         expected = "columns logit_0, logit_1, … or prob_0, …"
+    if path.suffix.lower() == ".csv":
+        expected += ", named in its first line with commas between them"
     return ValueError(
         f"'{path}' must hold {expected}; found {quote_names(column_names)}. "
         'If they have another name, pass `names["logits"]` or `names["probs"]`.'
