@@ -261,6 +261,8 @@ def test_scored_rows_with_their_classes_can_be_evaluated(
     found = record_of(capsys, "evaluate y.parquet")["methods"]["y"]
     expected = record_of(capsys, EVALUATE)["methods"]["ts"]
     assert found["nll"] == pytest.approx(expected["nll"], rel=1e-5)
+    threshold = record_of(capsys, "threshold y.parquet --target-accuracy 0.7")
+    assert (threshold["n"], threshold["level"]) == (300, 0.7)
 
 
 def test_labels_of_raw_inputs_are_mapped_too(
