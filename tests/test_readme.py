@@ -10,7 +10,6 @@ from pathlib import Path
 import matplotlib as mpl
 import pytest
 import torch
-from helpers.demo_files import write_demo_files
 
 import simplexcal
 from simplexcal import cli
@@ -44,21 +43,17 @@ def test_python_blocks_run(block: str, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.fixture
-def own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files that `simplexcal demo --save-data .` writes, in the current folder."""
-    write_demo_files(tmp_path)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as tests/conftest.py has it for this process
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("own_files")
-def test_commands_run_as_they_stand() -> None:
+@pytest.mark.usefixtures("empty_folder")
+def test_commands_run_as_they_stand_from_an_empty_folder() -> None:
     for block in COMMANDS:
-        # The files of the demo are here.
-        script = re.sub(r"^simplexcal demo --save-data \..*$", "", block, flags=re.MULTILINE)
-        done = subprocess.run(["bash", "-ec", script], capture_output=True, text=True)
+        done = subprocess.run(["bash", "-ec", block], capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, ""), block
         assert done.stdout
     assert Path("report.html").exists()
