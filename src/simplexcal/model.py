@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Generator, Tensor, nn
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
+from simplexcal._arrays import ArrayLike
 from simplexcal._validation import check_classes, check_count, warn_caller
 from simplexcal.backbone import Backbone, extract
 from simplexcal.backbone.extraction import LABELS, input_batches
@@ -80,6 +82,8 @@ class CalibratedModel(nn.Module):
         Args:
             x: Inputs as a Backbone takes them.
         """
+        if torch.compiler.is_compiling():  # A graph is one batch.
+            return self.calibrator.probs_alone(self.backbone(x))
         return self.predict(x).probs
 
     @torch.no_grad()
@@ -234,6 +238,7 @@ def calibrate(
     method: str | Calibrator = "sts",
     *,
     head: str | None = None,
+    sample_weight: ArrayLike | None = None,
     mixup: str | None = "features",
     generator: Generator | None = None,
     progress: bool = False,
@@ -248,6 +253,8 @@ def calibrate(
         data: Labelled data; see `extract`.
         method: A key of CALIBRATORS, or a calibrator, which is then fitted itself.
         head: Name of the last linear layer; None finds it.
+        sample_weight: How much each input counts, (N,), in the order of the data; see
+            `Calibrator.fit`. A DataLoader must keep the order. Mixup samples have no weights.
         mixup: What is mixed for the methods that learn from mixup samples: "features"; "inputs"
             as in the paper, which must be one floating-point tensor; or "logits", which is also
             what None means for a method that can do without features. Classes that `data` lack
@@ -264,6 +271,9 @@ def calibrate(
     if mixup not in (None, "features", "inputs", "logits"):
         raise ValueError(f'`mixup` must be "features", "inputs", "logits" or None; got {mixup!r}.')
     calibrator = _calibrator(method)
+    calibrator.check_takes_weight(sample_weight)
+    if sample_weight is not None:
+        _check_order(data)
     backbone = Backbone(net, head)
     if not calibrator.uses_mixup:
         mixup = None
@@ -278,7 +288,14 @@ def calibrate(
         device = next(backbone.head.parameters()).device
         outputs = outputs.to(_fit_device(device))
         source = make_mixup(mixup, backbone, inputs, outputs, labels)
-        calibrator.fit(outputs, labels, mixup=source, generator=generator, progress=progress)
+        calibrator.fit(
+            outputs,
+            labels,
+            sample_weight=sample_weight,
+            mixup=source,
+            generator=generator,
+            progress=progress,
+        )
     return CalibratedModel(backbone, calibrator, _summarise_fit(calibrator, outputs, labels))
 
 
@@ -335,6 +352,21 @@ def _calibrator(method: str | Calibrator) -> Calibrator:
             f"`method` must be a Calibrator or one of {', '.join(CALIBRATORS)}; got {method!r}."
         )
     return CALIBRATORS[method]()
+
+
+def _check_order(data: Any) -> None:
+    """Raise ValueError if data are a DataLoader that may change the order of its samples."""
+    if not isinstance(data, DataLoader):
+        return
+    in_order = isinstance(data.sampler, SequentialSampler)
+    if data.batch_sampler is not None and type(data.batch_sampler) is not BatchSampler:
+        in_order = False
+    if not in_order:
+        raise ValueError(
+            "`sample_weight` must be in the order of the data, which this DataLoader may change; "
+            f"its sampler is a {type(data.sampler).__name__}. Pass DataLoader(..., shuffle=False) "
+            "or a pair (inputs, labels)."
+        )
 
 
 def _fit_device(device: torch.device) -> torch.device:

@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy, softplus
 from simplexcal._chunking import map_rows
 from simplexcal.calibrators._optim import (
     default_uniform,
+    divide_logits,
     floor_logits,
     generator_device,
     minimise,
@@ -138,10 +139,11 @@ class AdaptiveTemperatureScaling(Calibrator):
         likelihood = Laplace(self.decoder(v), 1.0, validate_args=False).log_prob(features).sum(-1)
         divergence = kl_divergence(posterior, own_prior).sum(-1)
         negative_elbo: Tensor = (divergence - likelihood).mean()
-        return negative_elbo + cross_entropy(logits / self._temperature(v).unsqueeze(-1), labels)
+        scaled = divide_logits(logits, self._temperature(v).unsqueeze(-1))
+        return negative_elbo + cross_entropy(scaled, labels)
 
     def _predict(self, outputs: Outputs) -> Prediction:
-        scaled = outputs.logits / self.temperature(outputs).unsqueeze(-1)
+        scaled = divide_logits(outputs.logits, self.temperature(outputs).unsqueeze(-1))
         return Prediction(scaled.softmax(-1), outputs.label)
 
     def _encode(self, features: Tensor) -> Normal:
