@@ -358,13 +358,15 @@ def _check_order(data: Any) -> None:
     """Raise ValueError if data are a DataLoader that may change the order of its samples."""
     if not isinstance(data, DataLoader):
         return
-    in_order = isinstance(data.sampler, SequentialSampler)
-    if data.batch_sampler is not None and type(data.batch_sampler) is not BatchSampler:
-        in_order = False
-    if not in_order:
+    sampler: Any = data.sampler
+    if type(data.batch_sampler) is BatchSampler:
+        sampler = data.batch_sampler.sampler
+    elif data.batch_sampler is not None:
+        sampler = data.batch_sampler
+    if not isinstance(sampler, SequentialSampler):
         raise ValueError(
             "`sample_weight` must be in the order of the data, which this DataLoader may change; "
-            f"its sampler is a {type(data.sampler).__name__}. Pass DataLoader(..., shuffle=False) "
+            f"its sampler is a {type(sampler).__name__}. Pass DataLoader(..., shuffle=False) "
             "or a pair (inputs, labels)."
         )
 

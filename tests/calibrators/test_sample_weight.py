@@ -58,9 +58,7 @@ def test_an_integer_weight_is_a_repeated_row(make: Callable[[], Calibrator], k: 
     repeated = make().fit(logits.repeat_interleave(times, 0), labels.repeat_interleave(times))
     weighted = make().fit(logits, labels, sample_weight=times)
     # A golden section finds the minimum of a squared error to the root of the rounding.
-    torch.testing.assert_close(
-        weighted(logits).probs, repeated(logits).probs, rtol=1e-6, atol=1e-8
-    )
+    torch.testing.assert_close(weighted(logits).probs, repeated(logits).probs, rtol=1e-6, atol=1e-8)
 
 
 @given(seed=integers(0, 2**31), k=integers(2, 12))
@@ -157,9 +155,7 @@ def test_weighted_moments_by_hand() -> None:
 
 
 @given(seed=integers(0, 2**31), n=integers(2, 40))
-def test_the_standard_deviation_of_nearly_equal_weights_is_the_plain_one(
-    seed: int, n: int
-) -> None:
+def test_the_standard_deviation_of_nearly_equal_weights_is_the_plain_one(seed: int, n: int) -> None:
     g = Generator().manual_seed(seed)
     values = torch.randn(n, generator=g, dtype=torch.float64)
     weights = 1 + 1e-9 * torch.rand(n, generator=g, dtype=torch.float64)
