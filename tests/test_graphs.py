@@ -107,13 +107,12 @@ CONVERSIONS: dict[str, Callable[[nn.Module], object]] = {
     "to dtype": lambda model: model.to(torch.float16),
     "to device and dtype": lambda model: model.to("cpu", torch.float16),
     "as a part": lambda model: nn.Sequential(nn.Identity(), model).half(),
-    "the backbone": lambda model: model.backbone.half(),  # type: ignore[union-attr, operator]
 }
 
 
 @pytest.mark.parametrize("conversion", CONVERSIONS)
 def test_the_dtype_of_a_frozen_network_cannot_be_converted(
-    conversion: str, models: dict[str, CalibratedModel], data: Data
+    conversion: str, models: dict[str, CalibratedModel]
 ) -> None:
     model = models["sts"]
     before = [state(part) for part in (model.backbone.net, model.calibrator)]

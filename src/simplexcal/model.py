@@ -1,9 +1,9 @@
 """One call from a trained network to calibrated predictions, and the model that it returns."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -225,6 +225,19 @@ class CalibratedModel(nn.Module):
         self.calibrator.to(outputs.logits.device)
         return outputs, labels
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        # Module.to(), half() and double() call this method.
+        net = self.backbone.net
+        tensors = (*net.parameters(), *net.buffers(), *self.calibrator.state_dict().values())
+        for dtype in {x.dtype for x in tensors if x.is_floating_point()}:
+            if fn(torch.empty(0, dtype=dtype)).dtype != dtype:
+                raise TypeError(
+                    "The network is frozen, so that its dtype cannot be converted; the model holds "
+                    f"{dtype}. Convert a copy of the network, and calibrate that. Devices can be "
+                    "changed, with .to(device)."
+                )
+        return super()._apply(fn, recurse)
+
     def _predict_batch(self, x: Any) -> Prediction:
         outputs = self.backbone(x)
         prediction: Prediction = self.calibrator.to(outputs.logits.device)(outputs)
@@ -363,7 +376,8 @@ def _check_order(data: Any) -> None:
         sampler = data.batch_sampler.sampler
     elif data.batch_sampler is not None:
         sampler = data.batch_sampler
-    if not isinstance(sampler, SequentialSampler):
+    in_order = isinstance(sampler, SequentialSampler)
+    if not in_order:
         raise ValueError(
             "`sample_weight` must be in the order of the data, which this DataLoader may change; "
             f"its sampler is a {type(sampler).__name__}. Pass DataLoader(..., shuffle=False) "

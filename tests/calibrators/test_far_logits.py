@@ -76,9 +76,8 @@ def test_a_fit_to_logits_with_a_large_constant_is_the_same(
     logits = torch.randint(-4, 4, (90, K), generator=g).float()
     labels = logits.softmax(-1).multinomial(1, generator=g).squeeze(1)
     features = torch.randn(90, 4, generator=g)
-    fits = []
-    for constant in (0.0, 2.0**20):  # where float32 still holds integers
-        fits.append(make().fit(Outputs(logits + constant, features), labels))
+    constants = (0.0, 2.0**20)  # where float32 still holds integers
+    fits = [make().fit(Outputs(logits + c, features), labels) for c in constants]
     plain = Outputs(logits, features)
     torch.testing.assert_close(fits[1](plain).probs, fits[0](plain).probs, rtol=1e-3, atol=1e-4)
 

@@ -105,6 +105,7 @@ def test_methods_that_learn_nothing_from_labels_do_not_warn(
     with torch.no_grad():
         head.weight.copy_(torch.eye(2))
         head.bias.zero_()
+    assert outputs.features is not None
     outputs = Outputs(outputs.features, outputs.features)
     make().fit(outputs, labels, mixup=FeatureMixup(head, outputs, labels))
 

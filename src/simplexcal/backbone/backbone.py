@@ -140,13 +140,6 @@ class Backbone(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         # Module.to() calls this method, so the network moves along.
-        for dtype in {x.dtype for x in (*self.net.parameters(), *self.net.buffers())}:
-            if fn(torch.empty(0, dtype=dtype)).dtype != dtype:
-                raise TypeError(
-                    "The network is frozen, so that its dtype cannot be converted; it holds "
-                    f"{dtype}. Convert a copy of the network, and calibrate that. Devices can be "
-                    "changed, with .to(device)."
-                )
         self.net._apply(fn, recurse)
         return self
 

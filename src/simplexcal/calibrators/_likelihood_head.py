@@ -154,7 +154,7 @@ class LikelihoodHead(nn.Module):
             progress: Show a progress bar.
         """
         n = len(logits)
-        if n < MIN_PER_FOLD * self.settings.n_folds:
+        if effective_number(n, weights) < MIN_PER_FOLD * self.settings.n_folds:
             self.shrinkage.zero_()
             self.margin_offset.zero_()
             return

@@ -26,7 +26,7 @@ def weighted_mean(values: Tensor, weights: Tensor | None) -> Tensor:
     """
     if weights is None:
         return values.mean(0)
-    return torch.tensordot(weights.to(values.dtype), values, 1)
+    return torch.einsum("n,n...->...", weights.to(values.dtype), values)
 
 
 def weighted_std(values: Tensor, weights: Tensor | None) -> Tensor:

@@ -10,6 +10,7 @@ from torch.nn.functional import cross_entropy, softplus
 
 from simplexcal._chunking import map_rows
 from simplexcal.calibrators._optim import (
+    FAR,
     default_uniform,
     divide_logits,
     floor_logits,
@@ -98,7 +99,11 @@ class AdaptiveTemperatureScaling(Calibrator):
     def _fit(self, task: Task) -> None:
         features = features_for(self._first, task.outputs)
         labels = task.labels
-        logits = floor_logits(task.outputs.logits.detach().to(features.dtype))
+        logits = floor_logits(task.outputs.logits.detach())
+        largest = logits.amax(-1, keepdim=True)
+        if bool((largest.abs() > FAR).any()):  # or the division would round differences away
+            logits = logits - largest
+        logits = logits.to(features.dtype)
         default_uniform(self, task.generator)
 
         def loss(rows: Tensor, noise: Tensor) -> Tensor:
@@ -139,8 +144,7 @@ class AdaptiveTemperatureScaling(Calibrator):
         likelihood = Laplace(self.decoder(v), 1.0, validate_args=False).log_prob(features).sum(-1)
         divergence = kl_divergence(posterior, own_prior).sum(-1)
         negative_elbo: Tensor = (divergence - likelihood).mean()
-        scaled = divide_logits(logits, self._temperature(v).unsqueeze(-1))
-        return negative_elbo + cross_entropy(scaled, labels)
+        return negative_elbo + cross_entropy(logits / self._temperature(v).unsqueeze(-1), labels)
 
     def _predict(self, outputs: Outputs) -> Prediction:
         scaled = divide_logits(outputs.logits, self.temperature(outputs).unsqueeze(-1))
