@@ -599,7 +599,7 @@ def test_likelihood_improves_on_the_margins_of_an_svm(
 IRIS = load_iris(return_X_y=True)
 MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "sample weights": (
-        lambda: SimplexCalibratedClassifier(method="pts").fit(*IRIS, sample_weight=np.ones(150)),
+        lambda: SimplexCalibratedClassifier(method="pts").fit(IRIS[0], IRIS[1], np.ones(150)),
         "`sample_weight` must be None: this ParameterizedTemperatureScaling counts all inputs ",
     ),
     "prefit": (

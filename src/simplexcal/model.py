@@ -236,7 +236,8 @@ class CalibratedModel(nn.Module):
                     f"{dtype}. Convert a copy of the network, and calibrate that. Devices can be "
                     "changed, with .to(device)."
                 )
-        return super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
 
     def _predict_batch(self, x: Any) -> Prediction:
         outputs = self.backbone(x)
