@@ -12,10 +12,10 @@ from helpers.methods import METHODS, state
 from helpers.quick_heads import quick_heads
 from torch import Generator, Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 from simplexcal._validation import NotFittedError
-from simplexcal.backbone import Backbone
+from simplexcal.backbone import Backbone, extract
 from simplexcal.calibrators import (
     CALIBRATORS,
     Calibrator,
@@ -488,6 +488,36 @@ def test_data_of_any_form_give_the_same_model(
     model = calibrate(net, given, branch_alone(), mixup=mixup, generator=seeded(), batch_size=16)
     expected = calibrate(net, data, branch_alone(), mixup=mixup, generator=seeded())
     torch.testing.assert_close(model(images), expected(images), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_weights_are_in_the_order_of_the_data(form: str, net: Net, data: Data) -> None:
+    weights = torch.linspace(0, 2, N)
+    outputs, labels = extract(net, data)
+    expected = TemperatureScaling().fit(outputs, labels, sample_weight=weights)
+    given = FORMS[form](*data)
+    model = calibrate(net, given, "ts", sample_weight=weights.tolist())
+    assert isinstance(model.calibrator, TemperatureScaling)
+    torch.testing.assert_close(model.calibrator.temperature, expected.temperature)
+    plain = TemperatureScaling().fit(outputs, labels)
+    assert (expected.temperature - plain.temperature).abs() > 1e-3
+
+
+def test_weights_need_data_that_keep_their_order_and_a_method_that_takes_them(
+    net: Net, data: Data
+) -> None:
+    loader = DataLoader(TensorDataset(*data), batch_size=16, shuffle=True)
+    weights = torch.ones(N)
+    with pytest.raises(ValueError, match=r"in the order of the data, .* a RandomSampler. Pass "):
+        calibrate(net, loader, "ts", sample_weight=weights)
+    batches = BatchSampler(RandomSampler(range(N)), 16, drop_last=False)
+    loader = DataLoader(TensorDataset(*data), batch_sampler=batches)
+    with pytest.raises(ValueError, match=r"^`sample_weight` must be in the order of the data"):
+        calibrate(net, loader, "ts", sample_weight=weights)
+    with pytest.raises(ValueError, match=r"^`sample_weight` must be None: this Param"):
+        calibrate(net, None, "pts", sample_weight=weights)
+    with pytest.raises(ValueError, match=rf"^`sample_weight` must have shape \({N},\)"):
+        calibrate(net, data, "ts", sample_weight=weights[1:])
 
 
 def test_inputs_of_a_shuffling_loader_keep_their_labels(net: Net) -> None:

@@ -219,6 +219,26 @@ def check_label_shape(labels: object, n: int) -> Tensor:
     return tensor
 
 
+def check_sample_weight(sample_weight: object, n: int) -> Tensor:
+    """Return weights of N inputs as float64, not negative and not all 0.
+
+    Args:
+        sample_weight: The argument of this name.
+        n: N.
+    """
+    weights = check_array("sample_weight", sample_weight)
+    _check_shape("sample_weight", weights, n)
+    if weights.is_complex():
+        raise TypeError(f"`sample_weight` must hold real numbers; got {weights.dtype}.")
+    weights = weights.detach().double()
+    allowed = (weights >= 0) & weights.isfinite()
+    remedy = "A weight says how often an input counts."
+    check_every("sample_weight", weights, allowed, "at least 0 and finite", remedy)
+    if n > 0 and not bool(weights.any()):
+        raise ValueError(f"`sample_weight` must be positive somewhere; all {n} weights are 0.")
+    return weights
+
+
 def check_classes(labels: object, k: int) -> Tensor:
     """Return labels of any shape as int64, each in 0..K-1.
 

@@ -274,6 +274,8 @@ def rows(k: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     logits[30:35, -1] = (
         logits[30:35].amax(-1).nextafter(step)
     )  # ahead by one rounding step, which no softmax sees
+    logits[16:19] *= torch.tensor([[1e6], [1e16], [1e33]], dtype=dtype)
+    logits[25] += 2.0**30
     return logits, torch.randn(257, FEATURES, generator=seeded(6), dtype=dtype)
 
 

@@ -103,7 +103,7 @@ def kernel_for(logits: Tensor) -> Kernel:
     r = RESOLUTIONS[logits.dtype]
     last = min(r.reach + math.log(logits.shape[-1]), LAST_NODE)
     n_nodes = math.ceil((last - r.first_node) / (r.stride * SPACING)) + 1
-    return _kernel(logits.dtype, n_nodes, logits.device)
+    return _constant_kernel(logits.dtype, n_nodes, logits.device)
 
 
 def row_width(logits: Tensor) -> int:
@@ -113,6 +113,15 @@ def row_width(logits: Tensor) -> int:
         logits: (..., K).
     """
     return 2 * len(kernel_for(logits).nodes) + 4 * logits.shape[-1]
+
+
+def _constant_kernel(dtype: torch.dtype, n_nodes: int, device: torch.device) -> Kernel:
+    """Return the kernel, which torch.compile takes as it is and does not trace."""
+    return _kernel(dtype, n_nodes, device)
+
+
+# torch.compiler.assume_constant_result does this, and imports the whole compiler for it.
+_constant_kernel._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @cache
