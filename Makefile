@@ -44,6 +44,7 @@ bench: setup ## the claims about accuracy, speed and memory, measured here
 	$(BIN)/python benchmarks/concrete_memory.py
 	$(BIN)/python benchmarks/evaluate_many.py
 	$(BIN)/python benchmarks/ece_coverage.py 200
+	$(BIN)/python benchmarks/one_distribution.py demo
 	$(BIN)/python benchmarks/threshold_guarantees.py demo --method ts --draws 200
 
 picture: setup ## draw the README's picture, docs/reliability.png
