@@ -37,8 +37,8 @@ RESOLUTIONS = {
         degree=18,
         rank=16,
         terms=24,
-        ratio_rank=15,
-        node_rank=14,
+        ratio_rank=16,
+        node_rank=15,
     ),
     torch.float64: Resolution(
         stride=2,
@@ -64,8 +64,6 @@ class Kernel(NamedTuple):
         unit_step: [z > 0], one half at 0, (Q,).
         collect: φ_r(a) = e^(-FADING a) Σ_p s_p(u) collect_pr, (P, R).
         share: e^-a d(e^a φ_r)/da likewise, (R, P+1).
-        nodes: e^-z ψ_r(ρ, z) as coefficients of T_t(ρ), (T·R, Q).
-        derivative: Of the Chebyshev polynomials, dT/dρ = T @ derivative, (T, T).
         curve: e^-a d²(e^a φ_r)/da² like share, (R, P+2).
         points: Chebyshev points, (P+3,).
         point_weights: Their barycentric weights, (P+3,).
@@ -82,8 +80,6 @@ class Kernel(NamedTuple):
     unit_step: Tensor
     collect: Tensor
     share: Tensor
-    nodes: Tensor
-    derivative: Tensor
     curve: Tensor
     points: Tensor
     point_weights: Tensor
@@ -103,7 +99,7 @@ def kernel_for(logits: Tensor) -> Kernel:
     r = RESOLUTIONS[logits.dtype]
     last = min(r.reach + math.log(logits.shape[-1]), LAST_NODE)
     n_nodes = math.ceil((last - r.first_node) / (r.stride * SPACING)) + 1
-    return _kernel(logits.dtype, n_nodes, logits.device)
+    return _kernel(logits.dtype, n_nodes, logits.device, product_dtype(logits))
 
 
 def row_width(logits: Tensor) -> int:
@@ -112,34 +108,48 @@ def row_width(logits: Tensor) -> int:
     Args:
         logits: (..., K).
     """
-    return 2 * len(kernel_for(logits).nodes) + 4 * logits.shape[-1]
+    kernel = kernel_for(logits)
+    r = kernel.resolution
+    n_nodes = kernel.node_functions.shape[1]
+    return 2 * r.rank * r.node_rank + 2 * n_nodes + 4 * logits.shape[-1]
+
+
+def product_dtype(logits: Tensor) -> torch.dtype:
+    """Return the dtype of the products of matrices.
+
+    Args:
+        logits: (..., K).
+    """
+    import os
+    if os.environ.get("P32") and logits.dtype==torch.float32: return torch.float32
+    return torch.float64
 
 
 @cache
-def _kernel(dtype: torch.dtype, n_nodes: int, device: torch.device) -> Kernel:
+def _kernel(
+    dtype: torch.dtype,
+    n_nodes: int,
+    device: torch.device,
+    products: torch.dtype,
+) -> Kernel:
     r = RESOLUTIONS[dtype]
     spacing = r.stride * SPACING
     nodes = r.first_node + spacing * np.arange(n_nodes, dtype=np.float64)
     phi, psi = _factors(r, nodes)
-    series = _chebyshev.series_in_ratio(psi.reshape(len(psi), -1))[: r.terms]
     share = phi.T @ _chebyshev.tangent_array(r, len(phi))
     curve = share @ _chebyshev.tangent_array(r, len(phi) + 1)
-    functions, core, node_functions = _compress(r, psi, _relevance(nodes))
-    ratio_functions = _chebyshev.series_in_ratio(functions)[: r.terms]
-    derivative = 2 / LAST_RATIO * np.pad(chebder(np.eye(r.terms)), ((0, 1), (0, 0)))
+    ratio_functions, core, node_functions = _compress(r, nodes, psi)
     (fading,) = _chebyshev.as_tensors(device, dtype, np.array(FADING))
     matrices = _chebyshev.as_tensors(
         device,
-        _chebyshev.matrix_dtype(device),
+        products,
         np.heaviside(nodes, 0.5),
         phi,
         share,
-        series.reshape(-1, n_nodes),
-        derivative,
         curve,
         *_chebyshev.barycentric(curve.shape[1]),
         ratio_functions,
-        derivative @ ratio_functions,
+        _chebyshev.slope_in_ratio(r.terms) @ ratio_functions,
         core,
         node_functions,
     )
@@ -176,17 +186,21 @@ def _relevance(nodes: Array) -> Array:
     return np.asarray(1 / (1 + np.exp(-excess - nodes)), np.float64)
 
 
-def _compress(r: Resolution, psi: Array, relevance: Array) -> tuple[Array, Array, Array]:
-    """Return functions of ρ (ρ, M), core (M, R·Z) and functions of z (Z, Q).
+def _compress(r: Resolution, nodes: Array, psi: Array) -> tuple[Array, Array, Array]:
+    """Return functions of ρ (T, M), core (M, R·Z) and functions of z (Z, Q).
 
-    Their product is e^-z ψ (ρ, R, Q): Tucker's decomposition, in weighted least squares.
+    Their product is e^-z ψ, (ρ, R, Q) at the tabulated ρ: Tucker's decomposition, in least squares.
+    An error at z counts e^z-fold, up to the number of classes, since as many classes share it. An
+    error of the derivative in ρ counts too: the expected entropy is made of it.
     """
     n = len(psi)
-    weight = relevance.min(0)
+    n_classes = np.exp(nodes[-1] - r.reach)
+    weight = 1 / (np.exp(-nodes) + 1 / n_classes)
     weighted = psi * weight
     by_node = weighted.transpose(2, 0, 1).reshape(len(weight), -1)
     of_node = np.linalg.svd(by_node, full_matrices=False)[0][:, : r.node_rank]
-    by_ratio = (psi * relevance[:, None]).reshape(n, -1)
-    of_ratio = np.linalg.svd(by_ratio, full_matrices=False)[0][:, : r.ratio_rank]
-    core = of_ratio.T @ (weighted @ of_node).reshape(n, -1)
-    return of_ratio, core, (of_node / weight[:, None]).T
+    by_ratio = _chebyshev.series_in_ratio((weighted @ of_node).reshape(n, -1))[: r.terms]
+    norm = _chebyshev.norm_in_ratio(r.terms)
+    of_ratio = np.linalg.svd(norm @ by_ratio, full_matrices=False)[0][:, : r.ratio_rank]
+    core = of_ratio.T @ norm @ by_ratio
+    return np.linalg.solve(norm, of_ratio), core, (of_node / weight[:, None]).T

@@ -57,23 +57,33 @@ class Potential(NamedTuple):
     slope: Tensor
 
 
+class Integrals(NamedTuple):
+    """What the integrals are made of at some locations, for N samples.
+
+    Args:
+        sums: Σ_i e^a_i φ_r(a_i), (N, R).
+        cdf: Φ(z) at the nodes, (N, Q).
+        projected: Σ_q Φ(z_q) times each function of z, (N, Z).
+    """
+
+    sums: Tensor
+    cdf: Tensor
+    projected: Tensor
+
+
 class Integrand(NamedTuple):
-    """What the three integrals are made of, for N samples; S = (series ⊗ sums) @ nodes.
+    """The integrals of N samples, and how the mean of a class follows from them.
 
     Args:
         classes: Where the classes lie, (N, K).
-        sums: Σ_i e^a_i φ_r(a_i), (N, R).
         series: The Chebyshev polynomials T_t(ρ), (N, T).
-        cdf: Φ(z) at the nodes, (N, Q).
-        adjoint: Σ_q Φ(z_q) ∂S(z_q)/∂(series ⊗ sums), (N, T, R).
+        integrals: The integrals.
         coefficients: Of the polynomial whose values are ∂m/∂a / spacing, (N, P+1).
     """
 
     classes: Classes
-    sums: Tensor
     series: Tensor
-    cdf: Tensor
-    adjoint: Tensor
+    integrals: Integrals
     coefficients: Tensor
 
 
@@ -190,13 +200,33 @@ def potential(logits: Tensor, temperature: Tensor) -> Potential:
         temperature: λ, (N,).
     """
     kernel = kernel_for(logits)
-    integrand = _integrand(kernel, logits, temperature)
-    mass = value_at_classes(integrand.coefficients, *integrand.classes, kernel.resolution)
-    value = kernel.spacing * (kernel.unit_step - integrand.cdf).sum(-1)
-    d_series = integrand.series @ kernel.derivative
-    d_sums = (d_series.unsqueeze(1) @ integrand.adjoint).squeeze(1)
-    slope = kernel.spacing * (d_sums * integrand.sums).sum(-1)
+    classes, series, integrals, coefficients = _integrand(kernel, logits, temperature)
+    mass = value_at_classes(coefficients, *classes, kernel.resolution)
+    value = potential_value(kernel, integrals)
+    slope = potential_slope(kernel, series, integrals)
     return Potential(value.to(logits), _normalise(mass, logits), slope.to(logits))
+
+
+def potential_value(kernel: Kernel, integrals: Integrals) -> Tensor:
+    """Return m, (N,).
+
+    Args:
+        kernel: The kernel.
+        integrals: The integrals at the locations.
+    """
+    return kernel.spacing * (kernel.unit_step - integrals.cdf).sum(-1)
+
+
+def potential_slope(kernel: Kernel, series: Tensor, integrals: Integrals) -> Tensor:
+    """Return ∂m/∂ρ, (N,).
+
+    Args:
+        kernel: The kernel.
+        series: The Chebyshev polynomials T_t(ρ), (N, T).
+        integrals: The integrals at the locations.
+    """
+    moved = apply(integrals.sums, at_ratio(kernel, series @ kernel.d_ratio_functions))
+    return kernel.spacing * (moved * integrals.projected).sum(-1)
 
 
 def _integrand(kernel: Kernel, logits: Tensor, temperature: Tensor) -> Integrand:
@@ -205,12 +235,66 @@ def _integrand(kernel: Kernel, logits: Tensor, temperature: Tensor) -> Integrand
     classes = locate(shifted_logits(logits, temperature), r, kernel.fading)
     ones = torch.ones_like(logits[:, :1])
     polynomials = sum_over_classes(ones, *classes, r, len(kernel.collect))
+    matrices = at_ratio(kernel, series @ kernel.ratio_functions)
+    integrals = integrate(kernel, matrices, polynomials)
+    coefficients = mean_coefficients(kernel, matrices, integrals)
+    return Integrand(classes, series, integrals, coefficients.to(classes.u))
+
+
+def at_ratio(kernel: Kernel, functions: Tensor) -> Tensor:
+    """Return the kernel of each sample, matrices (N, R, Z).
+
+    Args:
+        kernel: The kernel.
+        functions: Its functions of ρ, (N, M).
+    """
+    return (functions @ kernel.core).unflatten(1, (kernel.collect.shape[1], -1))
+
+
+def apply(rows: Tensor, matrices: Tensor) -> Tensor:
+    """Return the product of each row with its own matrix, (N, Z).
+
+    Args:
+        rows: (N, R).
+        matrices: (N, R, Z).
+    """
+    return (rows.unsqueeze(-1) * matrices).sum(1)
+
+
+def integrate(kernel: Kernel, matrices: Tensor, polynomials: Tensor) -> Integrals:
+    """Return the integrals at some locations.
+
+    Args:
+        kernel: The kernel.
+        matrices: The kernel of each sample, (N, R, Z).
+        polynomials: The sums of the polynomials over the classes, (N, P).
+    """
     sums = polynomials.to(kernel.collect) @ kernel.collect
-    total = (series.unsqueeze(-1) * sums.unsqueeze(-2)).flatten(1) @ kernel.nodes  # S
+    total = apply(sums, matrices) @ kernel.node_functions  # S
     cdf = torch.exp(-total)
-    adjoint = (cdf @ kernel.nodes.T).unflatten(1, (series.shape[1], sums.shape[1]))
-    coefficients = (series.unsqueeze(1) @ adjoint).squeeze(1) @ kernel.share
-    return Integrand(classes, sums, series, cdf, adjoint, coefficients.to(classes.u))
+    return Integrals(sums, cdf, cdf @ kernel.node_functions.T)
+
+
+def mean_coefficients(kernel: Kernel, matrices: Tensor, integrals: Integrals) -> Tensor:
+    """Return the coefficients of the polynomial whose values are ∂m/∂a / spacing, (N, P+1).
+
+    Args:
+        kernel: The kernel.
+        matrices: The kernel of each sample, (N, R, Z).
+        integrals: The integrals at the locations.
+    """
+    return adjoint(matrices, integrals.projected) @ kernel.share
+
+
+def adjoint(matrices: Tensor, columns: Tensor) -> Tensor:
+    """Return the product of each matrix with its own column, (N, R).
+
+    Args:
+        matrices: (N, R, Z).
+        columns: (N, Z).
+    """
+    product: Tensor = matrices @ columns.unsqueeze(-1)
+    return product.squeeze(-1)
 
 
 def ratio_series(kernel: Kernel, temperature: Tensor) -> Tensor:
