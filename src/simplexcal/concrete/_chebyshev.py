@@ -50,7 +50,8 @@ class Resolution:
     Args:
         stride: Spacing of the nodes, in units of SPACING.
         first_node: The first node.
-        reach: Distance of the last node beyond ln K.
+        reach: Distance of the end of the lattice beyond ln K.
+        tail: Distance of the last node beyond ln K: from there on the integrals are linear in S.
         depth: Classes further than this below the largest share one φ: they weigh e^-depth.
         degree: Degree of the polynomials of u.
         rank: Number of terms r.
@@ -62,6 +63,7 @@ class Resolution:
     stride: int
     first_node: float
     reach: float
+    tail: float
     depth: int
     degree: int
     rank: int

@@ -82,17 +82,6 @@ class Inverse(NamedTuple):
     potential: Potential
 
 
-def row_width(probs: Tensor) -> int:
-    """Return how many numbers the inversion holds for a row.
-
-    Args:
-        probs: (..., K).
-    """
-    kernel = kernel_for(probs)
-    r = kernel.resolution
-    return r.rank * r.node_rank + 2 * kernel.node_functions.shape[1] + 8 * probs.shape[-1]
-
-
 def location(log_mean: Tensor, temperature: Tensor) -> Tensor:
     """Return the logits (N, K), the largest 0, with this mean; differentiable in both arguments.
 

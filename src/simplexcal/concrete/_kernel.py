@@ -33,6 +33,7 @@ RESOLUTIONS = {
         stride=5,
         first_node=-5.0,
         reach=19.0,
+        tail=11.5,
         depth=24,
         degree=18,
         rank=16,
@@ -44,6 +45,7 @@ RESOLUTIONS = {
         stride=2,
         first_node=-7.5,
         reach=36.0,
+        tail=20.0,
         depth=30,
         degree=38,
         rank=34,
@@ -72,6 +74,7 @@ class Kernel(NamedTuple):
         d_ratio_functions: Their derivatives likewise, (T, M).
         core: The factors of e^-z ψ_r for each function of ρ and each function of z, (M, R·Z).
         node_functions: The Z functions of z at the nodes, (Z, Q).
+        tail: Their sums over the rest of the lattice, where Φ is 1 and S is small, (Z,).
     """
 
     resolution: Resolution
@@ -88,6 +91,7 @@ class Kernel(NamedTuple):
     d_ratio_functions: Tensor
     core: Tensor
     node_functions: Tensor
+    tail: Tensor
 
 
 def kernel_for(logits: Tensor) -> Kernel:
@@ -97,44 +101,65 @@ def kernel_for(logits: Tensor) -> Kernel:
         logits: (..., K).
     """
     r = RESOLUTIONS[logits.dtype]
-    last = min(r.reach + math.log(logits.shape[-1]), LAST_NODE)
-    n_nodes = math.ceil((last - r.first_node) / (r.stride * SPACING)) + 1
-    return _kernel(logits.dtype, n_nodes, logits.device, product_dtype(logits))
+    log_k = math.log(logits.shape[-1])
+    n_nodes = _n_nodes(r, log_k + r.tail)
+    n_lattice = _n_nodes(r, min(log_k + r.reach, LAST_NODE))
+    return _kernel(logits.dtype, n_nodes, n_lattice, logits.device, product_dtype(logits))
+
+
+def _n_nodes(r: Resolution, last: float) -> int:
+    return math.ceil((last - r.first_node) / (r.stride * SPACING)) + 1
 
 
 def row_width(logits: Tensor) -> int:
-    """Return how many numbers the moments hold for a row.
+    """Return how many numbers the moments, or the inversion, hold for a row.
 
     Args:
         logits: (..., K).
     """
-    kernel = kernel_for(logits)
-    r = kernel.resolution
-    n_nodes = kernel.node_functions.shape[1]
-    return 2 * r.rank * r.node_rank + 2 * n_nodes + 4 * logits.shape[-1]
+    r = RESOLUTIONS[logits.dtype]
+    return r.rank * r.node_rank + 2 * logits.shape[-1]
 
 
 def product_dtype(logits: Tensor) -> torch.dtype:
-    """Return the dtype of the products of matrices.
+    """Return the dtype of the products of matrices, which nothing may round to fewer digits.
+
+    Users can lower the precision of float32 products, by autocast or by PyTorch's switches. Those
+    of float64 are out of reach, but take twice the time. So float32 logits have float32 products
+    where nothing lowers their precision: in MKL, on the CPU. A graph may run anywhere.
 
     Args:
         logits: (..., K).
     """
-    import os
-    if os.environ.get("P32") and logits.dtype==torch.float32: return torch.float32
-    return torch.float64
+    if logits.dtype == torch.float32 and logits.device.type == "cpu" and _float32_is_exact():
+        return torch.float32
+    return _chebyshev.matrix_dtype(logits.device)
+
+
+def _float32_is_exact() -> bool:
+    """Whether products of float32 matrices on the CPU have 24 bits."""
+    if torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
+        return False
+    if not torch.backends.mkl.is_available():
+        return False
+    # What is asked for by any of the switches; older versions of PyTorch have one switch alone.
+    switches = getattr(torch.backends.mkldnn, "matmul", None)
+    if switches is None:
+        return torch.get_float32_matmul_precision() == "highest"
+    return switches.fp32_precision in ("none", "ieee")
 
 
 @cache
 def _kernel(
     dtype: torch.dtype,
     n_nodes: int,
+    n_lattice: int,
     device: torch.device,
     products: torch.dtype,
 ) -> Kernel:
     r = RESOLUTIONS[dtype]
     spacing = r.stride * SPACING
-    nodes = r.first_node + spacing * np.arange(n_nodes, dtype=np.float64)
+    nodes = r.first_node + spacing * np.arange(n_lattice, dtype=np.float64)
     phi, psi = _factors(r, nodes)
     share = phi.T @ _chebyshev.tangent_array(r, len(phi))
     curve = share @ _chebyshev.tangent_array(r, len(phi) + 1)
@@ -143,7 +168,7 @@ def _kernel(
     matrices = _chebyshev.as_tensors(
         device,
         products,
-        np.heaviside(nodes, 0.5),
+        np.heaviside(nodes[:n_nodes], 0.5),
         phi,
         share,
         curve,
@@ -151,7 +176,8 @@ def _kernel(
         ratio_functions,
         _chebyshev.slope_in_ratio(r.terms) @ ratio_functions,
         core,
-        node_functions,
+        node_functions[:, :n_nodes],
+        node_functions[:, n_nodes:].sum(1),
     )
     return Kernel(r, spacing, fading, *matrices)
 

@@ -62,11 +62,13 @@ class Integrals(NamedTuple):
 
     Args:
         sums: Σ_i e^a_i φ_r(a_i), (N, R).
+        factors: Those of S(z), one for each function of z, (N, Z).
         cdf: Φ(z) at the nodes, (N, Q).
-        projected: Σ_q Φ(z_q) times each function of z, (N, Z).
+        projected: Σ_q Φ(z_q) times each function of z, over the whole lattice, (N, Z).
     """
 
     sums: Tensor
+    factors: Tensor
     cdf: Tensor
     projected: Tensor
 
@@ -214,7 +216,8 @@ def potential_value(kernel: Kernel, integrals: Integrals) -> Tensor:
         kernel: The kernel.
         integrals: The integrals at the locations.
     """
-    return kernel.spacing * (kernel.unit_step - integrals.cdf).sum(-1)
+    survival = (kernel.unit_step - integrals.cdf).sum(-1) + integrals.factors @ kernel.tail
+    return kernel.spacing * survival
 
 
 def potential_slope(kernel: Kernel, series: Tensor, integrals: Integrals) -> Tensor:
@@ -258,7 +261,10 @@ def apply(rows: Tensor, matrices: Tensor) -> Tensor:
         rows: (N, R).
         matrices: (N, R, Z).
     """
-    return (rows.unsqueeze(-1) * matrices).sum(1)
+    if torch.compiler.is_compiling():
+        return (rows.unsqueeze(-1) * matrices).sum(1)
+    product: Tensor = rows.unsqueeze(1) @ matrices
+    return product.squeeze(1)
 
 
 def integrate(kernel: Kernel, matrices: Tensor, polynomials: Tensor) -> Integrals:
@@ -270,9 +276,10 @@ def integrate(kernel: Kernel, matrices: Tensor, polynomials: Tensor) -> Integral
         polynomials: The sums of the polynomials over the classes, (N, P).
     """
     sums = polynomials.to(kernel.collect) @ kernel.collect
-    total = apply(sums, matrices) @ kernel.node_functions  # S
-    cdf = torch.exp(-total)
-    return Integrals(sums, cdf, cdf @ kernel.node_functions.T)
+    factors = apply(sums, matrices)
+    cdf = torch.exp(factors @ -kernel.node_functions)
+    projected = cdf @ kernel.node_functions.T + kernel.tail
+    return Integrals(sums, factors, cdf, projected)
 
 
 def mean_coefficients(kernel: Kernel, matrices: Tensor, integrals: Integrals) -> Tensor:
