@@ -37,7 +37,7 @@ from simplexcal.concrete._chebyshev import (
     sum_over_classes,
     value_at_classes,
 )
-from simplexcal.concrete._kernel import Kernel, kernel_for
+from simplexcal.concrete._kernel import Kernel, kernel_for, without_autocast
 from simplexcal.concrete._potential import Integrals, Moments, Potential
 
 # After so many iterations the error of the mean is that of rounding, for every K and λ.
@@ -108,6 +108,7 @@ def moments(probs: Tensor, log_mean: Tensor, temperature: Tensor) -> Moments:
 
 
 @torch.no_grad()
+@without_autocast
 def invert(log_mean: Tensor, temperature: Tensor) -> Inverse:
     """Return the shifted logits with this mean, and the potential there.
 
@@ -314,6 +315,7 @@ class _Implicit(Function):
 
     @staticmethod
     @once_differentiable
+    @without_autocast
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         a, temperature = ctx.saved_tensors
         kernel = kernel_for(a)

@@ -11,21 +11,24 @@ Chebyshev series in ρ. Both come from one singular value decomposition of the t
 distribution, which takes some milliseconds on first use.
 
 ψ in turn has low rank in ρ and in z (Tucker's decomposition): for one ρ it is a small matrix (R, Z)
-times Z functions of z. So what is computed again and again for one ρ is cheap (``_inversion``).
+times Z functions of z. A sample has one ρ, so it has one matrix, whatever is computed with it.
 """
 
 import math
-from functools import cache
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import cache, wraps
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 import torch
-from numpy.polynomial.chebyshev import chebder
 from torch import Tensor
 
 from simplexcal.concrete import _chebyshev, _gumbel_sum
 from simplexcal.concrete._chebyshev import FADING, Resolution
-from simplexcal.concrete._gumbel_sum import LAST_RATIO, SPACING, Array
+from simplexcal.concrete._gumbel_sum import SPACING, Array
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 LAST_NODE = 46.0
 RESOLUTIONS = {
@@ -124,9 +127,9 @@ def row_width(logits: Tensor) -> int:
 def product_dtype(logits: Tensor) -> torch.dtype:
     """Return the dtype of the products of matrices, which nothing may round to fewer digits.
 
-    Users can lower the precision of float32 products, by autocast or by PyTorch's switches. Those
-    of float64 are out of reach, but take twice the time. So float32 logits have float32 products
-    where nothing lowers their precision: in MKL, on the CPU. A graph may run anywhere.
+    PyTorch has switches that lower the precision of float32 products. Those of float64 are out of
+    reach, but take twice the time on a CPU. So float32 logits have float32 products where no switch
+    lowers their precision: on the CPU, by MKL. A graph may run anywhere.
 
     Args:
         logits: (..., K).
@@ -137,16 +140,32 @@ def product_dtype(logits: Tensor) -> torch.dtype:
 
 
 def _float32_is_exact() -> bool:
-    """Whether products of float32 matrices on the CPU have 24 bits."""
-    if torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
+    """Whether products of float32 matrices on the CPU have 24 bits, outside of autocast."""
+    if torch.compiler.is_compiling() or not torch.backends.mkl.is_available():
         return False
-    if not torch.backends.mkl.is_available():
-        return False
-    # What is asked for by any of the switches; older versions of PyTorch have one switch alone.
-    switches = getattr(torch.backends.mkldnn, "matmul", None)
-    if switches is None:
+    settings = getattr(torch.backends.mkldnn, "matmul", None)
+    if settings is None:  # PyTorch before 2.9 has one switch alone.
         return torch.get_float32_matmul_precision() == "highest"
-    return switches.fp32_precision in ("none", "ieee")
+    # This one follows all others.
+    precision: str = settings.fp32_precision
+    return precision in ("none", "ieee")
+
+
+def without_autocast(function: Callable[P, T]) -> Callable[P, T]:
+    """Return the function, with autocast on the CPU switched off meanwhile.
+
+    Args:
+        function: It multiplies matrices.
+    """
+
+    @wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
+        if torch.compiler.is_compiling() or not torch.is_autocast_enabled("cpu"):
+            return function(*args, **kwargs)
+        with torch.autocast("cpu", enabled=False):
+            return function(*args, **kwargs)
+
+    return wrapped
 
 
 @cache

@@ -10,8 +10,8 @@ max_i a_i = 0:
 The integrands are analytic, so the trapezoid rule on a few dozen nodes is exact to rounding. The
 kernel h(z - a) has low rank (``_kernel``), with factors that are polynomials of a variable u(a).
 The classes of a sample are reduced to P sums, and the mean is one polynomial, the same for all
-classes of a sample. No array of samples × classes × nodes exists. Every product of matrices is
-float64 whatever the logits are, so that neither autocast nor TF32 can touch it.
+classes of a sample. No array of samples × classes × nodes exists. No product of matrices is within
+reach of autocast or TF32 (``product_dtype``).
 """
 
 import math
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from simplexcal.concrete._chebyshev import Classes, locate, sum_over_classes, value_at_classes
 from simplexcal.concrete._gumbel_sum import LAST_RATIO
-from simplexcal.concrete._kernel import Kernel, kernel_for
+from simplexcal.concrete._kernel import Kernel, kernel_for, without_autocast
 
 EULER_GAMMA = 0.57721566490153286061
 
@@ -162,6 +162,7 @@ def moments_at(a: Tensor, potential: Potential, temperature: Tensor) -> Moments:
     return Moments(mean, entropy, expected_entropy, total - expected_entropy)
 
 
+@without_autocast
 def mean(logits: Tensor, temperature: Tensor) -> Tensor:
     """Return ∂m/∂a: the mean of the Concrete distribution.
 
@@ -175,6 +176,7 @@ def mean(logits: Tensor, temperature: Tensor) -> Tensor:
     return _normalise(mass, logits)
 
 
+@without_autocast
 def log_mean_at(logits: Tensor, temperature: Tensor, labels: Tensor) -> Tensor:
     """Return ln ∂m/∂a_y (N, M) in log space, without computing it for the other classes.
 
@@ -194,6 +196,7 @@ def log_mean_at(logits: Tensor, temperature: Tensor, labels: Tensor) -> Tensor:
     return log_mass + math.log(kernel.spacing)
 
 
+@without_autocast
 def potential(logits: Tensor, temperature: Tensor) -> Potential:
     """Return m and both its derivatives.
 
