@@ -97,17 +97,20 @@ class Kernel(NamedTuple):
     tail: Tensor
 
 
-def kernel_for(logits: Tensor) -> Kernel:
+def kernel_for(logits: Tensor, products: torch.dtype | None = None) -> Kernel:
     """Return the kernel for the dtype, the device and the number of classes of some logits.
 
     Args:
         logits: (..., K).
+        products: Dtype of the products of matrices; by default ``product_dtype``.
     """
+    if products is None:
+        products = product_dtype(logits)
     r = RESOLUTIONS[logits.dtype]
     log_k = math.log(logits.shape[-1])
     n_nodes = _n_nodes(r, log_k + r.tail)
     n_lattice = _n_nodes(r, min(log_k + r.reach, LAST_NODE))
-    return _kernel(logits.dtype, n_nodes, n_lattice, logits.device, product_dtype(logits))
+    return _kernel(logits.dtype, n_nodes, n_lattice, logits.device, products)
 
 
 def _n_nodes(r: Resolution, last: float) -> int:

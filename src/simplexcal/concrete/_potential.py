@@ -20,7 +20,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from simplexcal.concrete._chebyshev import Classes, locate, sum_over_classes, value_at_classes
+from simplexcal.concrete._chebyshev import (
+    Classes,
+    locate,
+    matrix_dtype,
+    sum_over_classes,
+    value_at_classes,
+)
 from simplexcal.concrete._gumbel_sum import LAST_RATIO
 from simplexcal.concrete._kernel import Kernel, kernel_for, without_autocast
 
@@ -200,11 +206,13 @@ def log_mean_at(logits: Tensor, temperature: Tensor, labels: Tensor) -> Tensor:
 def potential(logits: Tensor, temperature: Tensor) -> Potential:
     """Return m and both its derivatives.
 
+    The products are float64: the differential entropy multiplies the error of m by K.
+
     Args:
         logits: Location, (N, K).
         temperature: λ, (N,).
     """
-    kernel = kernel_for(logits)
+    kernel = kernel_for(logits, matrix_dtype(logits.device))
     classes, series, integrals, coefficients = _integrand(kernel, logits, temperature)
     mass = value_at_classes(coefficients, *classes, kernel.resolution)
     value = potential_value(kernel, integrals)
@@ -254,7 +262,8 @@ def at_ratio(kernel: Kernel, functions: Tensor) -> Tensor:
         kernel: The kernel.
         functions: Its functions of ρ, (N, M).
     """
-    return (functions @ kernel.core).unflatten(1, (kernel.collect.shape[1], -1))
+    flat: Tensor = functions @ kernel.core
+    return flat.view(-1, kernel.collect.shape[1], kernel.node_functions.shape[0])
 
 
 def apply(rows: Tensor, matrices: Tensor) -> Tensor:
@@ -266,7 +275,7 @@ def apply(rows: Tensor, matrices: Tensor) -> Tensor:
     """
     if torch.compiler.is_compiling():
         return (rows.unsqueeze(-1) * matrices).sum(1)
-    product: Tensor = rows.unsqueeze(1) @ matrices
+    product = rows.unsqueeze(1) @ matrices
     return product.squeeze(1)
 
 
