@@ -280,21 +280,16 @@ class _Sums(Function):
         r: Resolution,
         n: int,
     ) -> Tensor:
-        axis = -1
-        before = factor * weight
-        if weight.shape[-1] <= NARROW:
-            axis = 0
-            before = before.mT.contiguous()
-            u = u.mT.contiguous()
         twice = u + u
+        before = factor * weight
         this = before * u
-        sums = [before.sum(axis), this.sum(axis)]
+        sums = [before.sum(-1, keepdim=True), this.sum(-1, keepdim=True)]
         for p in range(2, n):
             after = torch.addcmul(before, twice, this, value=-_sign(p))
             before = this
             this = after
-            sums.append(this.sum(axis))
-        return torch.stack(sums, -1)
+            sums.append(this.sum(-1, keepdim=True))
+        return torch.cat(sums, -1)
 
     @staticmethod
     def setup_context(
