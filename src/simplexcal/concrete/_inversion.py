@@ -130,10 +130,6 @@ def invert(log_mean: Tensor, temperature: Tensor) -> Inverse:
         residual = points.log_mean + largest - found.log_mean
         a = a + residual / found.log_slope
         a = a - a.amax(-1, keepdim=True)
-    # The differential entropy multiplies the error of m by K.
-    kernel = kernel_for(log_mean, matrix_dtype(log_mean.device))
-    series = _potential.ratio_series(kernel, temperature)
-    matrices = _potential.at_ratio(kernel, series @ kernel.ratio_functions)
     last = _integrate(kernel, matrices, points.multiplicity, Polynomials(kernel, a))
     value = _potential.potential_value(kernel, last)
     slope = _potential.potential_slope(kernel, series, last)

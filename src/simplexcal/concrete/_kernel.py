@@ -124,7 +124,7 @@ def row_width(logits: Tensor) -> int:
         logits: (..., K).
     """
     r = RESOLUTIONS[logits.dtype]
-    return r.rank * r.node_rank + 2 * logits.shape[-1]
+    return r.rank * r.node_rank + 4 * logits.shape[-1]
 
 
 def product_dtype(logits: Tensor) -> torch.dtype:
