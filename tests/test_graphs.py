@@ -133,7 +133,8 @@ def test_moving_and_a_conversion_that_changes_nothing_are_possible(
 def test_the_network_and_the_calibrator_move_together() -> None:
     net = nn.Linear(4, 3)
     x = torch.randn(60, 4, generator=Generator().manual_seed(0))
-    labels = torch.arange(60) % 3
+    wrong = torch.arange(60) % 4 == 0
+    labels = (net(x).argmax(-1) + wrong) % 3
     model = calibrate(net, (x, labels), "ts").to("meta")
     assert next(net.parameters()).device.type == "meta"
     assert next(model.calibrator.parameters()).device.type == "meta"

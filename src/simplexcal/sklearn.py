@@ -314,7 +314,7 @@ def _fold(
     scores[:, columns] = seen
     labels = _positions(y[test], estimator.classes_)
     known = np.isin(labels, columns)
-    return scores[known], labels[known], test[known]
+    return scores[known], labels[known], np.asarray(test)[known]
 
 
 def _response(estimator: Any) -> str:

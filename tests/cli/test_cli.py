@@ -209,15 +209,23 @@ def test_one_input_can_be_evaluated(
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".csv"])
-def test_logits_that_overflow_are_an_error_and_no_file(
-    fitted: Path, suffix: str, capsys: pytest.CaptureFixture[str]
+def test_the_largest_logits_are_predicted(fitted: Path, suffix: str) -> None:
+    write(fitted / f"x{suffix}", {"logits": np.array([[1.0, 2.0, 3.0], [1e308, -1e308, 0.0]])})
+    assert simplexcal(f"predict net.safetensors x{suffix} -o y.parquet") == 0
+    rows = pq.read_table(fitted / "y.parquet")
+    assert rows["predicted"].to_pylist() == [2, 0]
+    assert rows["confidence"].to_pylist()[1] == 1
+
+
+def test_a_confidence_that_is_not_finite_is_an_error_and_no_file(
+    fitted: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     calibrator: Any = load_calibrator(fitted / "net.safetensors")[0]
-    calibrator.log_temperature.data.fill_(-1.0)
-    save_calibrator(calibrator, fitted / "sharp.safetensors")
-    write(fitted / f"x{suffix}", {"logits": np.array([[1.0, 2.0, 3.0], [1e308, -1e308, 0.0]])})
-    command = f"predict sharp.safetensors x{suffix} -o y.parquet"
-    assert re.search(r"prediction in row 1 .* is not finite", error_of(capsys, command))
+    calibrator.log_temperature.data.fill_(-1000.0)  # T = 0
+    save_calibrator(calibrator, fitted / "broken.safetensors")
+    write(fitted / "x.npz", {"logits": np.array([[1.0, 2.0, 3.0]])})
+    command = "predict broken.safetensors x.npz -o y.parquet"
+    assert re.search(r"prediction in row 0 .* is not finite", error_of(capsys, command))
     assert not (fitted / "y.parquet").exists()
 
 

@@ -34,7 +34,6 @@ from simplexcal.io.tables import (
     read_outputs,
     read_predictions,
 )
-from simplexcal.types import Outputs
 
 
 def parquet(**columns: Any) -> bytes:
@@ -631,10 +630,9 @@ def test_malformed_inputs_are_one_clear_sentence(data: bytes, message: str, tmp_
 
 
 def test_a_calibrator_is_no_file_of_outputs(tmp_path: Path) -> None:
-    outputs = Outputs(torch.from_numpy(content()["logits"]))
-    save_calibrator(
-        TemperatureScaling().fit(outputs, torch.arange(N) % 2), tmp_path / "x.safetensors"
-    )
+    calibrator = TemperatureScaling()
+    calibrator.build(3, None)
+    save_calibrator(calibrator, tmp_path / "x.safetensors")
     with pytest.raises(ValueError, match=r"is of kind 'calibrator', not 'outputs'"):
         read_outputs(tmp_path / "x.safetensors", "logits")
 

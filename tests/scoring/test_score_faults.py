@@ -118,16 +118,23 @@ def test_a_file_of_bad_rows_alone_gives_an_empty_output(tmp_path: Path) -> None:
     assert table.schema.names[:3] == ["row_number", "predicted", "confidence"]
 
 
-def test_what_overflows_goes_to_the_side_file(tmp_path: Path) -> None:
-    sharp = TemperatureScaling()
-    sharp.build(K, None)
-    sharp.log_temperature.data.fill_(-1.0)
-    save_calibrator(sharp, tmp_path / "c.safetensors")
-    rows = {f"logit_{i}": np.array([i, 3e38 * (-1) ** i], np.float32) for i in range(K)}
+def test_a_confidence_that_is_not_finite_goes_to_the_side_file(tmp_path: Path) -> None:
+    broken = TemperatureScaling()
+    broken.build(K, None)
+    broken.log_temperature.data.fill_(-1000.0)  # T = 0
+    save_calibrator(broken, tmp_path / "c.safetensors")
+    rows = {f"logit_{i}": np.array([i, -i], np.float32) for i in range(K)}
     score(tmp_path / "c.safetensors", write(tmp_path / "x.parquet", rows), tmp_path / "y.parquet")
-    assert read(tmp_path / "y.parquet")["row_number"] == [0]
+    assert read(tmp_path / "y.parquet")["row_number"] == []
     reason = "the confidence is not finite: logits or features are too large"
-    assert read(tmp_path / "y.rejected.parquet") == {"row_number": [1], "reason": [reason]}
+    expected = {"row_number": [0, 1], "reason": [reason, reason]}
+    assert read(tmp_path / "y.rejected.parquet") == expected
+
+
+def test_the_largest_logits_are_scored(tmp_path: Path) -> None:
+    rows = {f"logit_{i}": np.array([i, 3e38 * (-1) ** i], np.float32) for i in range(K)}
+    score(save(tmp_path, "ts"), write(tmp_path / "x.parquet", rows), tmp_path / "y.parquet")
+    assert read(tmp_path / "y.parquet")["row_number"] == [0, 1]
 
 
 def test_a_side_file_of_an_earlier_run_does_not_stay(tmp_path: Path) -> None:
