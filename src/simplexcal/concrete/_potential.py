@@ -20,6 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from simplexcal.concrete import _fused
 from simplexcal.concrete._chebyshev import Classes, locate, sum_over_classes, value_at_classes
 from simplexcal.concrete._gumbel_sum import LAST_RATIO
 from simplexcal.concrete._kernel import Kernel, kernel_for
@@ -157,6 +158,18 @@ def mean(logits: Tensor, temperature: Tensor) -> Tensor:
         logits: Location, (N, K).
         temperature: λ, (N,).
     """
+    if _fused.applies(logits, temperature):
+        return _fused.mean(logits, temperature)
+    return mean_in_torch(logits, temperature)
+
+
+def mean_in_torch(logits: Tensor, temperature: Tensor) -> Tensor:
+    """Return the mean by operators of torch, on every device.
+
+    Args:
+        logits: Location, (N, K).
+        temperature: λ, (N,).
+    """
     kernel = kernel_for(logits)
     integrand = _integrand(kernel, logits, temperature)
     mass = value_at_classes(integrand.coefficients, *integrand.classes, kernel.resolution)
@@ -165,6 +178,19 @@ def mean(logits: Tensor, temperature: Tensor) -> Tensor:
 
 def log_mean_at(logits: Tensor, temperature: Tensor, labels: Tensor) -> Tensor:
     """Return ln ∂m/∂a_y (N, M) in log space, without computing it for the other classes.
+
+    Args:
+        logits: Location, (N, K).
+        temperature: λ, (N,).
+        labels: M classes y of each row, (N, M).
+    """
+    if _fused.applies(logits, temperature):
+        return _fused.log_mean_at(logits, temperature, labels)
+    return log_mean_at_in_torch(logits, temperature, labels)
+
+
+def log_mean_at_in_torch(logits: Tensor, temperature: Tensor, labels: Tensor) -> Tensor:
+    """Return ln ∂m/∂a_y by operators of torch, on every device.
 
     Args:
         logits: Location, (N, K).
@@ -184,6 +210,18 @@ def log_mean_at(logits: Tensor, temperature: Tensor, labels: Tensor) -> Tensor:
 
 def potential(logits: Tensor, temperature: Tensor) -> Potential:
     """Return m and both its derivatives.
+
+    Args:
+        logits: Location, (N, K).
+        temperature: λ, (N,).
+    """
+    if _fused.applies(logits, temperature):
+        return Potential(*_fused.potential(logits, temperature))
+    return potential_in_torch(logits, temperature)
+
+
+def potential_in_torch(logits: Tensor, temperature: Tensor) -> Potential:
+    """Return m and both its derivatives by operators of torch, on every device.
 
     Args:
         logits: Location, (N, K).

@@ -1,0 +1,273 @@
+"""The fused GPU kernel: in Triton's interpreter where there is no GPU, and on the device."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from simplexcal import Concrete
+from simplexcal.concrete import _fused, _potential
+
+DOUBLE = torch.float64
+PROGRAM = Path(__file__).parents[1] / "helpers" / "fused_errors.py"
+NEEDS_TRITON = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
+NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+SIZES = [(1, 2), (1000, 3), (333, 10), (64, 16), (100, 37), (50, 255), (50, 257), (20, 21841)]
+
+
+# --- in the interpreter ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def interpreted() -> dict[str, Any]:
+    """What ``fused_errors`` finds: in a process of its own, for the interpreter."""
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM)], env=environment, capture_output=True, text=True, check=True
+    )
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@NEEDS_TRITON
+def test_interpreted_moments_equal_the_reference(interpreted: dict[str, Any]) -> None:
+    found = interpreted["random"]
+    assert found["mean"] < 5e-7
+    assert found["value"] < 3e-6
+    assert found["slope"] < 1e-5
+    assert found["log_mean"] < 2e-5
+
+
+@NEEDS_TRITON
+def test_interpreted_means_equal_the_golden_ones(interpreted: dict[str, Any]) -> None:
+    assert interpreted["golden"]["mean"] < 5e-7
+
+
+@NEEDS_TRITON
+def test_interpreted_special_rows(interpreted: dict[str, Any]) -> None:
+    found = interpreted["special"]
+    low, first, second, lowest = found["tied"]
+    assert first == second > low > lowest
+    assert found["masked"] == [0.0, 0.0]
+    assert found["kept"] < 5e-7
+    assert found["huge"] == [1.0, 0.0, 0.0, 0.0]
+    assert found["nan"]
+    assert found["strided"]
+    assert found["none"] == [0, 4]
+
+
+# --- on the device --------------------------------------------------------------------------------
+
+
+def make_rows(n: int, k: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    logits = 3 * torch.randn(n, k, generator=g)
+    temperature = 10 ** (4 * torch.rand(n, generator=g) - 2)
+    return logits.cuda(), temperature.cuda()
+
+
+def make_labels(n: int, k: int, m: int = 1) -> Tensor:
+    return torch.randint(k, (n, m), generator=torch.Generator().manual_seed(1)).cuda()
+
+
+def same_kernel(function: Callable[..., Any], *arguments: Any) -> tuple[Any, Any]:
+    """Return what the fused kernel finds, and the reference in float64."""
+    exact = [x.double() if x.is_floating_point() else x for x in arguments]
+    return function(*arguments), function(*exact)
+
+
+@NEEDS_CUDA
+@pytest.mark.parametrize(("n", "k"), SIZES)
+def test_moments_equal_the_reference(n: int, k: int) -> None:
+    rows = make_rows(n, k)
+    assert _fused.applies(*rows)
+    found, exact = same_kernel(_potential.potential, *rows)
+    torch.testing.assert_close(found.mean.double(), exact.mean, rtol=0, atol=5e-7)
+    torch.testing.assert_close(found.value.double(), exact.value, rtol=0, atol=5e-6)
+    torch.testing.assert_close(found.slope.double(), exact.slope, rtol=0, atol=2e-5)
+    torch.testing.assert_close(_potential.mean(*rows), found.mean, rtol=0, atol=2e-7)
+
+
+@NEEDS_CUDA
+@pytest.mark.parametrize("m", [1, 2, 20])
+@pytest.mark.parametrize(("n", "k"), SIZES)
+def test_log_likelihoods_equal_the_reference(n: int, k: int, m: int) -> None:
+    found, exact = same_kernel(_potential.log_mean_at, *make_rows(n, k), make_labels(n, k, m))
+    torch.testing.assert_close(found.double(), exact, rtol=0, atol=3e-5)
+
+
+@NEEDS_CUDA
+def test_means_equal_the_golden_ones(golden: list[dict[str, Any]]) -> None:
+    for case in golden:
+        logits, temperature = (torch.tensor(case[x]).cuda() for x in ("logits", "temperature"))
+        mean = Concrete(logits, temperature).mean.cpu().double()
+        exact = torch.tensor(case["mean"], dtype=DOUBLE)
+        torch.testing.assert_close(mean, exact, rtol=0, atol=5e-7)
+
+
+@NEEDS_CUDA
+@pytest.mark.parametrize(("n", "k"), SIZES)
+@pytest.mark.parametrize("name", ["mean", "potential", "log_mean_at"])
+def test_gradients_equal_those_of_the_reference(name: str, n: int, k: int) -> None:
+    logits, temperature = make_rows(n, k)
+    found = gradients(name, logits, temperature)
+    exact = gradients(name, logits.double(), temperature.double())
+    for a, b in zip(found, exact, strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=2e-4, atol=1e-5)
+
+
+def gradients(name: str, logits: Tensor, temperature: Tensor) -> tuple[Tensor, ...]:
+    inputs = (logits.requires_grad_(), temperature.requires_grad_())
+    arguments = inputs
+    if name == "log_mean_at":
+        arguments = (*inputs, make_labels(*logits.shape, 2))
+    outputs = getattr(_potential, name)(*arguments)
+    if isinstance(outputs, Tensor):
+        outputs = (outputs,)
+    g = torch.Generator().manual_seed(2)
+    grads = [torch.randn(x.shape, generator=g).to(x) for x in outputs]
+    return torch.autograd.grad(outputs, inputs, grads)
+
+
+@NEEDS_CUDA
+def test_second_derivatives_are_those_of_the_reference() -> None:
+    found = []
+    for dtype in (torch.float32, DOUBLE):
+        inputs = [x.to(dtype).requires_grad_() for x in make_rows(50, 7)]
+        loss = _potential.mean(*inputs).square().sum()
+        first = torch.autograd.grad(loss, inputs, create_graph=True)
+        penalty = sum(x.square().sum() for x in first)
+        found.append(torch.autograd.grad(penalty, inputs))
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=1e-3, atol=1e-5)
+
+
+@NEEDS_CUDA
+def test_function_transforms_are_those_of_the_reference() -> None:
+    logits, temperature = make_rows(6, 5)
+
+    def entropy(row: Tensor, lam: Tensor) -> Tensor:
+        p = _potential.mean(row[None], lam[None])
+        return torch.special.entr(p).sum()
+
+    per_row = torch.func.vmap(torch.func.grad(entropy))
+    found, exact = same_kernel(per_row, logits, temperature)
+    torch.testing.assert_close(found.double(), exact, rtol=1e-4, atol=1e-5)
+
+
+@NEEDS_CUDA
+@pytest.mark.parametrize("k", [4, 400])
+def test_the_largest_logit_has_strictly_the_largest_mean(k: int) -> None:
+    logits = torch.randn(100, k, generator=torch.Generator().manual_seed(0)).cuda()
+    logits[:50] = (4 * logits[:50]).round() / 4  # ties
+    logits[50:] = 1e-7 * logits[50:]  # nearly ties
+    mean = Concrete(logits, 3.0).mean
+    is_largest = logits == logits.amax(-1, keepdim=True)
+    assert torch.equal(mean == mean.amax(-1, keepdim=True), is_largest)
+
+
+@NEEDS_CUDA
+def test_masked_classes_have_no_mean() -> None:
+    logits, temperature = make_rows(40, 30)
+    exact = _potential.mean(logits[:, :20].double(), temperature.double())
+    for masked in (-1e9, -torch.inf):
+        logits[:, 20:] = masked
+        mean = _potential.mean(logits, temperature)
+        assert (mean[:, 20:] == 0).all()
+        torch.testing.assert_close(mean[:, :20].double(), exact, rtol=0, atol=5e-7)
+
+
+@NEEDS_CUDA
+def test_nan_stays_in_its_row() -> None:
+    logits, temperature = make_rows(40, 30)
+    exact = _potential.mean(logits, temperature)
+    logits[3, 7] = torch.nan
+    temperature[5] = torch.nan
+    mean = _potential.mean(logits, temperature)
+    torch.cuda.synchronize()
+    is_nan = torch.zeros(40, dtype=torch.bool, device="cuda")
+    is_nan[[3, 5]] = True
+    assert mean[is_nan].isnan().all()
+    assert torch.equal(mean[~is_nan], exact[~is_nan])
+
+
+@NEEDS_CUDA
+def test_memory_may_lie_in_any_order() -> None:
+    logits, temperature = make_rows(100, 40)
+    whole = _potential.mean(logits[:, ::2].contiguous(), temperature[:1].repeat(100))
+    for part in (logits[:, ::2], logits.T.contiguous().T[:, ::2]):
+        assert torch.equal(_potential.mean(part, temperature[:1].expand(100)), whole)
+    padded = torch.nn.functional.pad(logits, (0, 3))[:, :40]
+    assert torch.equal(_potential.mean(padded, temperature), _potential.mean(logits, temperature))
+    assert _potential.mean(logits[:0], temperature[:0]).shape == (0, 40)
+
+
+@NEEDS_CUDA
+def test_rows_beyond_32_bits() -> None:
+    n, k = 2**28 + 40, 8  # 2**31 numbers and some more
+    if torch.cuda.mem_get_info()[0] < 8 * n * k + 2**31:
+        pytest.skip("needs 20 GB of device memory")
+    last = torch.randn(40, k, generator=torch.Generator().manual_seed(0)).cuda()
+    logits = torch.zeros(n, k, device="cuda")
+    logits[-40:] = last
+    temperature = torch.ones((), device="cuda")
+    mean = _potential.mean(logits, temperature.expand(n))
+    assert torch.equal(mean[-40:], _potential.mean(last, temperature.expand(40)))
+
+
+@NEEDS_CUDA
+def test_a_compiled_graph_has_one_operator() -> None:
+    rows = make_rows(50, 10)
+    graphs = []
+
+    def backend(graph: torch.fx.GraphModule, _inputs: list[Tensor]) -> Callable[..., Any]:
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(_potential.mean, fullgraph=True, backend=backend)
+    assert torch.equal(compiled(*rows), _potential.mean(*rows))
+    (graph,) = graphs
+    calls = [node.target for node in graph.graph.nodes if node.op == "call_function"]
+    assert calls == [torch.ops.simplexcal.mean.default] or calls == [torch.ops.simplexcal.mean]
+
+
+@NEEDS_CUDA
+def test_an_exported_graph_has_operators_of_torch_alone() -> None:
+    class Mean(torch.nn.Module):
+        def forward(self, logits: Tensor, temperature: Tensor) -> Tensor:
+            return _potential.mean(logits, temperature)
+
+    program = torch.export.export(Mean(), make_rows(5, 4))
+    assert "simplexcal" not in str(program.graph)
+
+
+@NEEDS_CUDA
+@pytest.mark.parametrize("name", ["mean", "potential", "log_mean_at"])
+def test_operators_are_registered_as_torch_demands(name: str) -> None:
+    logits, temperature = make_rows(5, 4)
+    arguments = [logits.requires_grad_(), temperature.requires_grad_()]
+    if name == "log_mean_at":
+        arguments.append(make_labels(5, 4))
+    tests = ("test_schema", "test_autograd_registration", "test_faketensor")
+    torch.library.opcheck(getattr(_fused, name), tuple(arguments), test_utils=tests)
+
+
+@NEEDS_CUDA
+def test_one_variable_switches_the_kernel_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = make_rows(50, 10)
+    monkeypatch.setenv(_fused.VARIABLE, "0")
+    assert not _fused.applies(*rows)
+    assert torch.equal(_potential.mean(*rows), _potential.mean_in_torch(*rows))
+
+
+def test_the_kernel_is_for_float32_on_a_cuda_device() -> None:
+    for dtype in (torch.float32, DOUBLE):
+        assert not _fused.applies(torch.zeros(2, 3, dtype=dtype), torch.ones(2, dtype=dtype))
