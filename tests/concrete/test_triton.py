@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from simplexcal import Concrete
-from simplexcal.concrete import _fused, _potential
+from simplexcal.concrete import _fused, _potential, moments_of_mean
 
 DOUBLE = torch.float64
 PROGRAM = Path(__file__).parents[1] / "helpers" / "fused_errors.py"
@@ -49,6 +49,25 @@ def test_interpreted_moments_equal_the_reference(interpreted: dict[str, Any]) ->
 @NEEDS_TRITON
 def test_interpreted_means_equal_the_golden_ones(interpreted: dict[str, Any]) -> None:
     assert interpreted["golden"]["mean"] < 5e-7
+
+
+@NEEDS_TRITON
+def test_interpreted_gradients_equal_those_of_the_reference(interpreted: dict[str, Any]) -> None:
+    assert interpreted["gradients"]["mean"] < 5e-6
+    assert interpreted["gradients"]["log_mean"] < 2e-4
+    assert interpreted["second_derivatives"] < 1e-5
+
+
+@NEEDS_TRITON
+def test_interpreted_inversions_have_the_given_mean(interpreted: dict[str, Any]) -> None:
+    assert interpreted["inversion"]["mean"] < 5e-7
+    assert interpreted["inversion"]["value"] < 3e-6
+    assert interpreted["inversion"]["slope"] < 1e-5
+
+
+@NEEDS_TRITON
+def test_interpreted_operators_are_registered_as_torch_demands(interpreted: dict[str, Any]) -> None:
+    assert interpreted["operators"] == ["SUCCESS"]
 
 
 @NEEDS_TRITON
@@ -126,9 +145,9 @@ def test_gradients_equal_those_of_the_reference(name: str, n: int, k: int) -> No
 
 def gradients(name: str, logits: Tensor, temperature: Tensor) -> tuple[Tensor, ...]:
     inputs = (logits.requires_grad_(), temperature.requires_grad_())
-    arguments = inputs
+    arguments = [*inputs]
     if name == "log_mean_at":
-        arguments = (*inputs, make_labels(*logits.shape, 2))
+        arguments.append(make_labels(len(logits), logits.shape[1], 2))
     outputs = getattr(_potential, name)(*arguments)
     if isinstance(outputs, Tensor):
         outputs = (outputs,)
@@ -144,7 +163,7 @@ def test_second_derivatives_are_those_of_the_reference() -> None:
         inputs = [x.to(dtype).requires_grad_() for x in make_rows(50, 7)]
         loss = _potential.mean(*inputs).square().sum()
         first = torch.autograd.grad(loss, inputs, create_graph=True)
-        penalty = sum(x.square().sum() for x in first)
+        penalty = first[0].square().sum() + first[1].square().sum()
         found.append(torch.autograd.grad(penalty, inputs))
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a.double(), b, rtol=1e-3, atol=1e-5)
@@ -155,8 +174,8 @@ def test_function_transforms_are_those_of_the_reference() -> None:
     logits, temperature = make_rows(6, 5)
 
     def entropy(row: Tensor, lam: Tensor) -> Tensor:
-        p = _potential.mean(row[None], lam[None])
-        return torch.special.entr(p).sum()
+        total: Tensor = torch.special.entr(_potential.mean(row[None], lam[None])).sum()
+        return total
 
     per_row = torch.func.vmap(torch.func.grad(entropy))
     found, exact = same_kernel(per_row, logits, temperature)
@@ -254,10 +273,54 @@ def test_an_exported_graph_has_operators_of_torch_alone() -> None:
 def test_operators_are_registered_as_torch_demands(name: str) -> None:
     logits, temperature = make_rows(5, 4)
     arguments = [logits.requires_grad_(), temperature.requires_grad_()]
+    tests = ["test_schema", "test_autograd_registration", "test_faketensor"]
     if name == "log_mean_at":
         arguments.append(make_labels(5, 4))
-    tests = ("test_schema", "test_autograd_registration", "test_faketensor")
+    if name != "potential":  # whose gradient torch.compile does not trace
+        tests.append("test_aot_dispatch_dynamic")
     torch.library.opcheck(getattr(_fused, name), tuple(arguments), test_utils=tests)
+
+
+@NEEDS_CUDA
+def test_a_compiled_gradient_is_the_eager_one() -> None:
+    logits, temperature = (x.requires_grad_() for x in make_rows(50, 10))
+    labels = make_labels(50, 10)
+
+    def loss(logits: Tensor, temperature: Tensor) -> Tensor:
+        return -_potential.log_mean_at(logits, temperature, labels).mean()
+
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    at = (logits, temperature)
+    found = torch.autograd.grad(compiled(*at), at)
+    expected = torch.autograd.grad(loss(*at), at)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@NEEDS_CUDA
+@pytest.mark.parametrize(("n", "k"), SIZES)
+def test_the_mean_at_the_location_is_the_given_one(n: int, k: int) -> None:
+    logits, temperature = make_rows(n, k)
+    probs = (logits.double() / 2).softmax(-1)
+    found = Concrete.from_mean(probs.float(), temperature)
+    mean = Concrete(found.logits.double(), temperature.double()).mean
+    torch.testing.assert_close(mean, probs, rtol=0, atol=1e-6)
+    exact = moments_of_mean(probs, temperature.double())
+    for a, b in zip(moments_of_mean(probs.float(), temperature), exact, strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=1e-5, atol=2e-5)
+
+
+@NEEDS_CUDA
+def test_gradients_of_the_location_are_those_of_the_reference() -> None:
+    found = []
+    for dtype in (torch.float32, DOUBLE):
+        logits, temperature = (x.to(dtype) for x in make_rows(50, 7))
+        inputs = ((logits / 2).softmax(-1).requires_grad_(), temperature.requires_grad_())
+        location = Concrete.from_mean(*inputs, validate_args=False).logits
+        grad = torch.randn(50, 7, generator=torch.Generator().manual_seed(3)).to(location)
+        found.append(torch.autograd.grad(location, inputs, grad))
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=2e-3, atol=1e-3)
 
 
 @NEEDS_CUDA

@@ -1,7 +1,8 @@
 """Where the fused GPU kernel (``_triton``) is used, and how torch sees it: as custom operators.
 
 It is used for float32 on a CUDA device, where triton is installed and SIMPLEXCAL_TRITON is not 0.
-Derivatives of derivatives, ``torch.func`` and derivatives in forward mode are left to the reference
+Mean and likelihood have gradients by fused kernels too. The gradients of value and slope,
+derivatives of derivatives, ``torch.func`` and derivatives in forward mode are left to the reference
 (``_potential``), and so is ``torch.export``, whose graph shall run wherever torch does.
 """
 
@@ -39,19 +40,31 @@ def applies(logits: Tensor, temperature: Tensor) -> bool:
         return False
     if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return False
-    if torch.compiler.is_compiling() and _needs_gradient(logits, temperature):
-        return False
     return is_installed() and not _is_exporting()
-
-
-def _needs_gradient(logits: Tensor, temperature: Tensor) -> bool:
-    return torch.is_grad_enabled() and (logits.requires_grad or temperature.requires_grad)
 
 
 def _is_exporting() -> bool:
     """Whether a graph is made to be saved, with operators of torch alone."""
     compiler: Any = torch.compiler
     return hasattr(compiler, "is_exporting") and compiler.is_exporting()
+
+
+def applies_with_reference_gradient(logits: Tensor, temperature: Tensor) -> bool:
+    """Whether the fused kernel applies where its gradient is the reference's.
+
+    That cannot be traced by torch.compile.
+
+    Args:
+        logits: Location, (N, K).
+        temperature: λ, (N,).
+    """
+    needs_gradient = logits.requires_grad or temperature.requires_grad
+    if torch.compiler.is_compiling() and torch.is_grad_enabled() and needs_gradient:
+        return False
+    return applies(logits, temperature)
+
+
+# --- operators ------------------------------------------------------------------------------------
 
 
 @torch.library.custom_op("simplexcal::mean", mutates_args=())
@@ -62,9 +75,8 @@ def mean(logits: Tensor, temperature: Tensor) -> Tensor:
         logits: Location, (N, K).
         temperature: λ, (N,).
     """
-    from simplexcal.concrete import _triton
-
-    return _triton.moments(logits, temperature, with_slope=False)[0]
+    found: Tensor = _kernels().moments(logits, temperature, with_slope=False)[0]
+    return found
 
 
 @torch.library.custom_op("simplexcal::potential", mutates_args=())
@@ -75,9 +87,7 @@ def potential(logits: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor, Tens
         logits: Location, (N, K).
         temperature: λ, (N,).
     """
-    from simplexcal.concrete import _triton
-
-    found, value, slope = _triton.moments(logits, temperature, with_slope=True)
+    found, value, slope = _kernels().moments(logits, temperature, with_slope=True)
     return value, found, slope
 
 
@@ -90,31 +100,129 @@ def log_mean_at(logits: Tensor, temperature: Tensor, labels: Tensor) -> Tensor:
         temperature: λ, (N,).
         labels: M classes y of each row, (N, M).
     """
+    found: Tensor = _kernels().log_mean_at(logits, temperature, labels)
+    return found
+
+
+@torch.library.custom_op("simplexcal::invert", mutates_args=())
+def invert(log_mean: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return a (N, K), m (N,) and ∂m/∂ρ (N,), as ``_inversion.invert`` does.
+
+    Args:
+        log_mean: ln p with Σ_k p_k = 1, (N, K).
+        temperature: λ, (N,).
+    """
+    found: tuple[Tensor, Tensor, Tensor] = _kernels().invert(log_mean, temperature)
+    return found
+
+
+@torch.library.custom_op("simplexcal::mean_backward", mutates_args=())
+def mean_backward(grad: Tensor, logits: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients of ``mean`` in its arguments.
+
+    Args:
+        grad: That of the mean, (N, K).
+        logits: Location, (N, K).
+        temperature: λ, (N,).
+    """
+    found: tuple[Tensor, Tensor] = _kernels().mean_backward(grad, logits, temperature)
+    return found
+
+
+@torch.library.custom_op("simplexcal::log_mean_backward", mutates_args=())
+def log_mean_backward(
+    grad: Tensor,
+    logits: Tensor,
+    temperature: Tensor,
+    labels: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients of ``log_mean_at`` in its first two arguments.
+
+    Args:
+        grad: That of the logarithms, (N, M).
+        logits: Location, (N, K).
+        temperature: λ, (N,).
+        labels: M classes y of each row, (N, M).
+    """
+    found = _kernels().log_mean_backward(grad, logits, temperature, labels)
+    d_logits, d_temperature = found
+    return d_logits, d_temperature
+
+
+def _kernels() -> Any:
+    """Return the module of the kernels, which imports triton."""
     from simplexcal.concrete import _triton
 
-    return _triton.log_mean_at(logits, temperature, labels)
+    return _triton
+
+
+# What torch.compile needs to know: shapes.
 
 
 @mean.register_fake
-def _(logits: Tensor, temperature: Tensor) -> Tensor:
+def _(logits: Tensor, _temperature: Tensor) -> Tensor:
     return logits.new_empty(logits.shape)
 
 
 @potential.register_fake
-def _(logits: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _(logits: Tensor, _temperature: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     n = logits.shape[:1]
     return logits.new_empty(n), logits.new_empty(logits.shape), logits.new_empty(n)
 
 
 @log_mean_at.register_fake
-def _(logits: Tensor, temperature: Tensor, labels: Tensor) -> Tensor:
+def _(logits: Tensor, _temperature: Tensor, labels: Tensor) -> Tensor:
     return logits.new_empty(labels.shape)
 
 
-# --- backward -------------------------------------------------------------------------------------
+@invert.register_fake
+def _(log_mean: Tensor, _temperature: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    n = log_mean.shape[:1]
+    return log_mean.new_empty(log_mean.shape), log_mean.new_empty(n), log_mean.new_empty(n)
 
 
-def _torch() -> Any:
+@mean_backward.register_fake
+def _(_grad: Tensor, logits: Tensor, _temperature: Tensor) -> tuple[Tensor, Tensor]:
+    return logits.new_empty(logits.shape), logits.new_empty(logits.shape[:1])
+
+
+@log_mean_backward.register_fake
+def _(
+    _grad: Tensor,
+    logits: Tensor,
+    _temperature: Tensor,
+    _labels: Tensor,
+) -> tuple[Tensor, Tensor]:
+    return logits.new_empty(logits.shape), logits.new_empty(logits.shape[:1])
+
+
+# --- derivatives ----------------------------------------------------------------------------------
+
+
+def _save_inputs(ctx: Any, inputs: tuple[Tensor, ...], output: Any) -> None:  # noqa: ARG001
+    ctx.save_for_backward(*inputs)
+
+
+def _backward_of_mean(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+    if torch.is_grad_enabled():
+        return _gradients(_reference().mean_in_torch, ctx.saved_tensors, (), (grad,))
+    found: tuple[Tensor, Tensor] = mean_backward(grad, *ctx.saved_tensors)
+    return found
+
+
+def _backward_of_potential(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
+    return _gradients(_reference().potential_in_torch, ctx.saved_tensors, (), grads)
+
+
+def _backward_of_log_mean(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    logits, temperature, labels = ctx.saved_tensors
+    if torch.is_grad_enabled() or labels.shape[1] > MOST_LABELS:
+        reference = _reference().log_mean_at_in_torch
+        return *_gradients(reference, (logits, temperature), (labels,), (grad,)), None
+    return *log_mean_backward(grad, logits, temperature, labels), None
+
+
+def _reference() -> Any:
     """Return the module of the reference, which imports this one."""
     from simplexcal.concrete import _potential
 
@@ -127,56 +235,19 @@ def _gradients(
     others: tuple[Tensor, ...],
     grads: tuple[Tensor, ...],
 ) -> tuple[Tensor, ...]:
-    """Return the gradients of the reference, themselves without gradient."""
+    """Return the gradients of the reference; differentiable, where the caller asks for that."""
+    twice = torch.is_grad_enabled()
     with torch.enable_grad():
-        inputs = [tensor.detach().requires_grad_() for tensor in at]
+        inputs = [_with_gradient(tensor, twice) for tensor in at]
         outputs = function(*inputs, *others)
-    return torch.autograd.grad(outputs, inputs, grads)
+    return torch.autograd.grad(outputs, inputs, grads, create_graph=twice)
 
 
-def _differentiable_gradients(
-    function: Callable[..., Any],
-    at: tuple[Tensor, ...],
-    others: tuple[Tensor, ...],
-    grads: tuple[Tensor, ...],
-) -> tuple[Tensor, ...]:
-    """Return the gradients of the reference, for derivatives of derivatives."""
-    inputs = [_with_gradient(tensor) for tensor in at]
-    outputs = function(*inputs, *others)
-    return torch.autograd.grad(outputs, inputs, grads, create_graph=True)
-
-
-def _with_gradient(tensor: Tensor) -> Tensor:
-    """Return a tensor whose own gradient can be asked for, connected to the given one."""
-    if tensor.requires_grad:
+def _with_gradient(tensor: Tensor, connected: bool) -> Tensor:
+    """Return a tensor whose own gradient can be asked for."""
+    if connected and tensor.requires_grad:
         return tensor.view_as(tensor)
     return tensor.detach().requires_grad_()
-
-
-def _save_inputs(ctx: Any, inputs: tuple[Tensor, ...], output: Any) -> None:
-    ctx.save_for_backward(*inputs)
-
-
-def _backward_of_mean(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
-    if torch.is_grad_enabled():
-        return _differentiable_gradients(_torch().mean_in_torch, ctx.saved_tensors, (), (grad,))
-    return _gradients(_torch().mean_in_torch, ctx.saved_tensors, (), (grad,))
-
-
-def _backward_of_potential(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
-    if torch.is_grad_enabled():
-        reference = _torch().potential_in_torch
-        return _differentiable_gradients(reference, ctx.saved_tensors, (), grads)
-    return _gradients(_torch().potential_in_torch, ctx.saved_tensors, (), grads)
-
-
-def _backward_of_log_mean(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    logits, temperature, labels = ctx.saved_tensors
-    reference = _torch().log_mean_at_in_torch
-    at = (logits, temperature)
-    if torch.is_grad_enabled():
-        return *_differentiable_gradients(reference, at, (labels,), (grad,)), None
-    return *_gradients(reference, at, (labels,), (grad,)), None
 
 
 mean.register_autograd(_backward_of_mean, setup_context=_save_inputs)

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from simplexcal.concrete import _potential
+from simplexcal.concrete import _fused, _potential
 from simplexcal.concrete._chebyshev import (
     BEND,
     FADING,
@@ -135,6 +135,20 @@ def moments(probs: Tensor, log_mean: Tensor, temperature: Tensor) -> Moments:
 @torch.no_grad()
 def invert(log_mean: Tensor, temperature: Tensor) -> Inverse:
     """Return the shifted logits with this mean, and the potential there.
+
+    Args:
+        log_mean: ln p with Σ_k p_k = 1, (N, K).
+        temperature: λ, (N,).
+    """
+    if _fused.applies(log_mean, temperature):
+        a, value, slope = _fused.invert(log_mean, temperature)
+        return Inverse(a, Potential(value, log_mean.exp(), slope))
+    return invert_in_torch(log_mean, temperature)
+
+
+@torch.no_grad()
+def invert_in_torch(log_mean: Tensor, temperature: Tensor) -> Inverse:
+    """Return the same by operators of torch, on every device.
 
     Args:
         log_mean: ln p with Σ_k p_k = 1, (N, K).

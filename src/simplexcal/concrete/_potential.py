@@ -159,7 +159,8 @@ def mean(logits: Tensor, temperature: Tensor) -> Tensor:
         temperature: λ, (N,).
     """
     if _fused.applies(logits, temperature):
-        return _fused.mean(logits, temperature)
+        found: Tensor = _fused.mean(logits, temperature)
+        return found
     return mean_in_torch(logits, temperature)
 
 
@@ -184,8 +185,12 @@ def log_mean_at(logits: Tensor, temperature: Tensor, labels: Tensor) -> Tensor:
         temperature: λ, (N,).
         labels: M classes y of each row, (N, M).
     """
-    if _fused.applies(logits, temperature):
-        return _fused.log_mean_at(logits, temperature, labels)
+    applies = _fused.applies
+    if labels.shape[1] > _fused.MOST_LABELS:
+        applies = _fused.applies_with_reference_gradient
+    if applies(logits, temperature):
+        found: Tensor = _fused.log_mean_at(logits, temperature, labels)
+        return found
     return log_mean_at_in_torch(logits, temperature, labels)
 
 
@@ -215,7 +220,7 @@ def potential(logits: Tensor, temperature: Tensor) -> Potential:
         logits: Location, (N, K).
         temperature: λ, (N,).
     """
-    if _fused.applies(logits, temperature):
+    if _fused.applies_with_reference_gradient(logits, temperature):
         return Potential(*_fused.potential(logits, temperature))
     return potential_in_torch(logits, temperature)
 
