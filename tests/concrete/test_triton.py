@@ -31,8 +31,11 @@ def interpreted() -> dict[str, Any]:
     """What ``fused_errors`` finds: in a process of its own, for the interpreter."""
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run(
-        [sys.executable, str(PROGRAM)], env=environment, capture_output=True, text=True, check=True
+        [sys.executable, str(PROGRAM)], env=environment, capture_output=True, text=True
     )
+    if "only 0-dimensional arrays can be converted" in done.stderr:
+        pytest.skip("this version of triton has an interpreter for an older numpy")
+    assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 

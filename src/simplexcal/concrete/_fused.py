@@ -45,8 +45,9 @@ def applies(logits: Tensor, temperature: Tensor) -> bool:
 
 def _is_exporting() -> bool:
     """Whether a graph is made to be saved, with operators of torch alone."""
-    compiler: Any = torch.compiler
-    return hasattr(compiler, "is_exporting") and compiler.is_exporting()
+    # Older versions of torch do not tell an export from another compilation.
+    is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
+    return bool(is_exporting())
 
 
 def applies_with_reference_gradient(logits: Tensor, temperature: Tensor) -> bool:

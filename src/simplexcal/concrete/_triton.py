@@ -31,6 +31,7 @@ BLOCK_ROWS = 16
 BLOCK_CLASSES = 16
 # From so many classes on, twice as many at a time.
 MANY_CLASSES = 256
+N_WARPS = 4
 
 
 class Tables(NamedTuple):
@@ -318,14 +319,16 @@ def _launch(
     if rows_name not in kernel.arg_names:
         rows_name = "log_mean"
     settings[rows_name] = rows
-    kernel[(-(-n // settings["block_rows"]),)](
-        temperature=temperature,
-        n_rows=n,
-        n_classes=k,
-        row_stride=rows.stride(0),
-        temperature_stride=temperature.stride(0),
-        n_nodes=t.nodes.shape[1],
-        num_warps=4,
-        **tables,
-        **settings,
-    )
+    # Triton launches on the current device, which need not be that of the rows.
+    with torch.cuda.device_of(rows):
+        kernel[(math.ceil(n / BLOCK_ROWS),)](
+            temperature=temperature,
+            n_rows=n,
+            n_classes=k,
+            row_stride=rows.stride(0),
+            temperature_stride=temperature.stride(0),
+            n_nodes=t.nodes.shape[1],
+            num_warps=N_WARPS,
+            **tables,
+            **settings,
+        )

@@ -265,7 +265,7 @@ def _temperatures(temperature, row, row_mask, stride):
 # --- the moments ----------------------------------------------------------------------------------
 
 
-@triton.jit(do_not_specialize=["n_rows", "n_classes"])
+@triton.jit(do_not_specialize=["n_rows", "n_classes", "temperature_stride"])
 def moments_kernel(
     logits,
     temperature,
@@ -322,7 +322,7 @@ def moments_kernel(
         tl.store(at_mean[:, None] + k[None, :], found, mask=mask)
 
 
-@triton.jit(do_not_specialize=["n_rows", "n_classes", "n_labels"])
+@triton.jit(do_not_specialize=["n_rows", "n_classes", "n_labels", "temperature_stride"])
 def log_mean_kernel(
     logits,
     temperature,
@@ -403,7 +403,7 @@ def _store_gradient_of_temperature(at, row_mask, lam, scale, of_scale, of_ratio)
     tl.store(at, of_ratio * slope + tl.where(hot, of_scale, 0.0), mask=row_mask)
 
 
-@triton.jit(do_not_specialize=["n_rows", "n_classes"])
+@triton.jit(do_not_specialize=["n_rows", "n_classes", "temperature_stride"])
 def mean_backward_kernel(
     grad,
     logits,
@@ -496,7 +496,7 @@ def _centre(of_grad, sums, expected, inverse, n: tl.constexpr):
     return result
 
 
-@triton.jit(do_not_specialize=["n_rows", "n_classes", "n_labels"])
+@triton.jit(do_not_specialize=["n_rows", "n_classes", "n_labels", "temperature_stride"])
 def log_mean_backward_kernel(
     grad,
     logits,
@@ -641,7 +641,7 @@ def _stretched(below, last: tl.constexpr, lowest: tl.constexpr):
     return (u - lowest) * (2.0 / (TOP - lowest)) - 1.0
 
 
-@triton.jit(do_not_specialize=["n_rows", "n_classes"])
+@triton.jit(do_not_specialize=["n_rows", "n_classes", "temperature_stride"])
 def invert_kernel(
     log_mean,
     temperature,
