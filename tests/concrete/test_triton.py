@@ -257,8 +257,8 @@ def test_a_compiled_graph_has_one_operator() -> None:
     compiled = torch.compile(_potential.mean, fullgraph=True, backend=backend)
     assert torch.equal(compiled(*rows), _potential.mean(*rows))
     (graph,) = graphs
-    calls = [node.target for node in graph.graph.nodes if node.op == "call_function"]
-    assert calls == [torch.ops.simplexcal.mean.default] or calls == [torch.ops.simplexcal.mean]
+    calls = [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
+    assert calls == ["simplexcal.mean.default"]
 
 
 @NEEDS_CUDA

@@ -9,7 +9,6 @@ derivatives of derivatives, ``torch.func`` and derivatives in forward mode are l
 import importlib.util
 import os
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
@@ -19,12 +18,8 @@ from torch.autograd import forward_ad
 VARIABLE = "SIMPLEXCAL_TRITON"
 # The backward kernel of the likelihood visits the labels of a row one after the other.
 MOST_LABELS = 4
-
-
-@cache
-def is_installed() -> bool:
-    """Whether triton can be imported."""
-    return importlib.util.find_spec("triton") is not None
+# Not a cached function, of which torch.compile would warn. ROCm's triton is not tested.
+IS_INSTALLED = importlib.util.find_spec("triton") is not None and torch.version.hip is None
 
 
 def applies(logits: Tensor, temperature: Tensor) -> bool:
@@ -40,7 +35,7 @@ def applies(logits: Tensor, temperature: Tensor) -> bool:
         return False
     if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return False
-    return is_installed() and not _is_exporting()
+    return IS_INSTALLED and not _is_exporting()
 
 
 def _is_exporting() -> bool:
