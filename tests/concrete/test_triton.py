@@ -138,12 +138,18 @@ def test_means_equal_the_golden_ones(golden: list[dict[str, Any]]) -> None:
 @NEEDS_CUDA
 @pytest.mark.parametrize(("n", "k"), SIZES)
 @pytest.mark.parametrize("name", ["mean", "potential", "log_mean_at"])
-def test_gradients_equal_those_of_the_reference(name: str, n: int, k: int) -> None:
+def test_gradients_are_as_exact_as_those_of_the_reference(
+    name: str, n: int, k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     logits, temperature = make_rows(n, k)
     found = gradients(name, logits, temperature)
     exact = gradients(name, logits.double(), temperature.double())
-    for a, b in zip(found, exact, strict=True):
-        torch.testing.assert_close(a.double(), b, rtol=2e-4, atol=1e-5)
+    monkeypatch.setenv(_fused.VARIABLE, "0")
+    rounded = gradients(name, logits, temperature)
+    for a, b, c in zip(found, exact, rounded, strict=True):
+        # The means themselves, of which the gradients are differences, are good to 5e-7.
+        allowed = 3 * (c - b).abs().max() + 1e-6 * (1 + b.abs().max())
+        assert (a - b).abs().max() <= allowed
 
 
 def gradients(name: str, logits: Tensor, temperature: Tensor) -> tuple[Tensor, ...]:
