@@ -16,7 +16,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
-demo: setup ## every method on a LeNet-5 and Fashion-MNIST: a table, and a report to open
+demo: setup ## four methods on a LeNet-5 and Fashion-MNIST: a table, and a report to open
 	$(BIN)/simplexcal demo --output simplexcal-demo.html
 
 test: lint browser ## lint, then the whole suite, on all cores
@@ -44,6 +44,7 @@ bench: setup ## the claims about accuracy, speed and memory, measured here
 	$(BIN)/python benchmarks/concrete_memory.py
 	$(BIN)/python benchmarks/evaluate_many.py
 	$(BIN)/python benchmarks/ece_coverage.py 200
+	$(BIN)/python benchmarks/one_distribution.py demo
 	$(BIN)/python benchmarks/threshold_guarantees.py demo --method ts --draws 200
 
 picture: setup ## draw the README's picture, docs/reliability.png

@@ -2,9 +2,10 @@
 
 usage: python benchmarks/concrete_mean.py [--device cpu|cuda]
 
-Eager float32; medians of one run, in which both take turns. Limits of the ratio: 1.0 at N = 10000,
-K = 10; 0.35 at N = 10000, K = 100; 0.12 at N = 2000, K = 1000. On a GPU also the throughput, and
-its share of the device's copy bandwidth.
+Eager float32; medians of one run, in which all take turns, with one thread and with all. Limits of
+the ratio: 0.5 at N = 10000, K = 10; 0.25 at N = 10000, K = 100; 0.12 at N = 2000, K = 1000. Also
+the time over that of torch's softmax of the same logits, into new memory and into existing memory.
+On a GPU also the throughput, and its share of the device's copy bandwidth.
 """
 
 import argparse
@@ -71,16 +72,24 @@ def _copy_bandwidth(device: str) -> float:
 def _line(device: str, bandwidth: float, n: int, k: int) -> str:
     logits = 3 * torch.randn(n, k, device=device)
     temperature = 0.05 + 3 * torch.rand(n, device=device)
+    existing = torch.empty_like(logits)
     exact, sampled = _median_times(
         device,
         lambda: _exact_mean(logits, temperature),
         lambda: _sampled_mean(logits, temperature),
+    )
+    alone, softmax, in_place = _median_times(
+        device,
+        lambda: _exact_mean(logits, temperature),
+        lambda: logits.softmax(-1),
+        lambda: torch.softmax(logits, -1, out=existing),
     )
     # Logits and temperature are read once, the mean is written once.
     n_bytes = 4 * n * (2 * k + 1)
     return (
         f"N = {n}, K = {k}: exact {1e3 * exact:.2f} ms, "
         f"{N_SAMPLES} samples {1e3 * sampled:.2f} ms, ratio {exact / sampled:.3f}; "
+        f"over softmax {alone / softmax:.1f}, into existing memory {alone / in_place:.1f}; "
         f"{n / exact:.3g} samples/s, {n_bytes / exact / bandwidth:.2%} of copy bandwidth"
     )
 
@@ -93,9 +102,15 @@ def main(device: str) -> None:
         device: "cpu" or "cuda".
     """
     torch.manual_seed(0)
-    name = f"{torch.get_num_threads()} CPU threads"
     if device == "cuda":
-        name = torch.cuda.get_device_name()
+        _print_lines(device, torch.cuda.get_device_name())
+        return
+    for n_threads in dict.fromkeys((1, torch.get_num_threads())):
+        torch.set_num_threads(n_threads)
+        _print_lines(device, f"{n_threads} CPU threads")
+
+
+def _print_lines(device: str, name: str) -> None:
     bandwidth = _copy_bandwidth(device)
     print(f"{name}, torch {torch.__version__}, copy bandwidth {bandwidth / 1e9:.0f} GB/s")
     for n, k in SIZES[device]:

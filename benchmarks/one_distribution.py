@@ -9,14 +9,15 @@ two seeds; the other half evaluates it.
 
 violations: inputs with aleatoric < 0 or aleatoric > H(probs), less 1e-5 for rounding in float32.
 rank: Spearman's correlation of `epistemic` between the two seeds. errors, and the names of OOD
-files: AUROC in % of `epistemic` for wrong predictions and for OOD inputs. NLL and ECE (15 bins, in
-%) are those of the first seed.
+files: AUROC in % of `epistemic` for wrong predictions and for OOD inputs. (ts): the same where the
+mean is that of temperature scaling instead of the likelihood head's, with the same λ(x). NLL and
+ECE (15 bins, in %) are those of the first seed.
 """
 
 import argparse
 import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from safetensors.torch import load_file
@@ -27,6 +28,7 @@ from simplexcal import metrics
 from simplexcal.demo import run
 from simplexcal.demo.fashion_mnist import calibration_test_split
 
+Fitted = sc.SimplexTemperatureScaling
 SEEDS = (0, 1)
 ROUNDING = 1e-5
 
@@ -66,30 +68,30 @@ def measure(network: Network, from_features: bool) -> dict[str, float]:
     """Fit STS with each seed to one half of the inputs, and evaluate it on the other."""
     fit, test = calibration_test_split(len(network.labels))
     fitted = [_fit(network, fit, from_features, seed) for seed in SEEDS]
-    inside = [calibrator(_reduced(network.outputs[test], from_features)) for calibrator in fitted]
+    outputs = _reduced(network.outputs[test], from_features)
     labels = network.labels[test]
-    first, second = inside
+    first, second = [calibrator(outputs) for calibrator in fitted]
+    epistemic = _epistemic(first)
     correct = first.label == labels
     found = {
         "violations": float(_violations(first)),
-        "rank": _spearman(_epistemic(first), _epistemic(second)),
+        "rank": _spearman(epistemic, _epistemic(second)),
         "nll": metrics.nll(first.probs, labels).item(),
         "ece": 100 * metrics.ece(first.confidence, correct, 15).item(),
-        "errors": 100 * _auroc(_epistemic(first)[correct], _epistemic(first)[~correct]),
+        "errors": 100 * _auroc(epistemic[correct], epistemic[~correct]),
     }
-    for name, outputs in network.ood.items():
-        outside = fitted[0](_reduced(outputs, from_features))
-        found[name] = 100 * _auroc(_epistemic(first), _epistemic(outside))
+    at_ts = _entropy_at_temperature_scaling(fitted[0], outputs)
+    for name, of_network in network.ood.items():
+        outside = _reduced(of_network, from_features)
+        found[name] = 100 * _auroc(epistemic, _epistemic(fitted[0](outside)))
+        outside_at_ts = _entropy_at_temperature_scaling(fitted[0], outside)
+        found[f"{name} (ts)"] = 100 * _auroc(at_ts, outside_at_ts)
     return found
 
 
 def _demo_network() -> Network:
-    net = run.LeNet5()
-    net.load_state_dict(load_file(Path(run.__file__).with_name("lenet5.safetensors")))
-    images, labels = run.images_and_labels()
-    backbone = sc.Backbone(net)
-    outputs, _ = sc.extract(backbone, (run.normalise(images), labels))
-    return Network("demo", outputs, labels, backbone.head, {})
+    data = run.prepare()
+    return Network("demo", data.outputs, data.labels, data.backbone.head, {})
 
 
 def _outputs(tensors: dict[str, Tensor]) -> sc.Outputs:
@@ -103,7 +105,7 @@ def _reduced(outputs: sc.Outputs, from_features: bool) -> sc.Outputs:
     return sc.Outputs(outputs.logits)
 
 
-def _fit(network: Network, rows: Tensor, from_features: bool, seed: int) -> sc.Calibrator:
+def _fit(network: Network, rows: Tensor, from_features: bool, seed: int) -> Fitted:
     outputs = _reduced(network.outputs[rows], from_features)
     labels = network.labels[rows]
     mixup = None
@@ -111,6 +113,14 @@ def _fit(network: Network, rows: Tensor, from_features: bool, seed: int) -> sc.C
         mixup = sc.FeatureMixup(network.head, outputs, labels)
     generator = Generator().manual_seed(seed)
     return sc.SimplexTemperatureScaling().fit(outputs, labels, mixup=mixup, generator=generator)
+
+
+def _entropy_at_temperature_scaling(calibrator: Fitted, outputs: sc.Outputs) -> Tensor:
+    """Return the differential entropy where the mean is that of temperature scaling."""
+    temperature = cast(float, calibrator.global_temperature)
+    mean = (outputs.logits / temperature).softmax(-1)
+    spread = calibrator.concrete(outputs).temperature
+    return sc.Concrete.from_mean(mean, spread).entropy()
 
 
 def _epistemic(prediction: sc.Prediction) -> Tensor:

@@ -12,10 +12,10 @@ from helpers.methods import METHODS, state
 from helpers.quick_heads import quick_heads
 from torch import Generator, Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 from simplexcal._validation import NotFittedError
-from simplexcal.backbone import Backbone
+from simplexcal.backbone import Backbone, extract
 from simplexcal.calibrators import (
     CALIBRATORS,
     Calibrator,
@@ -490,6 +490,36 @@ def test_data_of_any_form_give_the_same_model(
     torch.testing.assert_close(model(images), expected(images), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_weights_are_in_the_order_of_the_data(form: str, net: Net, data: Data) -> None:
+    weights = torch.linspace(0, 2, N)
+    outputs, labels = extract(net, data)
+    expected = TemperatureScaling().fit(outputs, labels, sample_weight=weights)
+    given = FORMS[form](*data)
+    model = calibrate(net, given, "ts", sample_weight=weights.tolist())
+    assert isinstance(model.calibrator, TemperatureScaling)
+    torch.testing.assert_close(model.calibrator.temperature, expected.temperature)
+    plain = TemperatureScaling().fit(outputs, labels)
+    assert (expected.temperature - plain.temperature).abs() > 1e-3
+
+
+def test_weights_need_data_that_keep_their_order_and_a_method_that_takes_them(
+    net: Net, data: Data
+) -> None:
+    loader = DataLoader(TensorDataset(*data), batch_size=16, shuffle=True)
+    weights = torch.ones(N)
+    with pytest.raises(ValueError, match=r"in the order of the data, .* a RandomSampler. Pass "):
+        calibrate(net, loader, "ts", sample_weight=weights)
+    batches = BatchSampler(RandomSampler(range(N)), 16, drop_last=False)
+    loader = DataLoader(TensorDataset(*data), batch_sampler=batches)
+    with pytest.raises(ValueError, match=r"^`sample_weight` must be in the order of the data"):
+        calibrate(net, loader, "ts", sample_weight=weights)
+    with pytest.raises(ValueError, match=r"^`sample_weight` must be None: this Param"):
+        calibrate(net, None, "pts", sample_weight=weights)
+    with pytest.raises(ValueError, match=rf"^`sample_weight` must have shape \({N},\)"):
+        calibrate(net, data, "ts", sample_weight=weights[1:])
+
+
 def test_inputs_of_a_shuffling_loader_keep_their_labels(net: Net) -> None:
     labels = torch.arange(N) % K
     images = torch.randn(N, 1, 6, 6, generator=seeded())
@@ -905,6 +935,15 @@ LABELLED: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "pair as a list": lambda x, y: [x, y],
     "arrays": lambda x, y: (x.numpy(), y.numpy()),
     "list of labels": lambda x, y: (x, y.tolist()),
+    "lists": lambda x, y: (x.tolist(), y.tolist()),
+    "lists in a list": lambda x, y: [x.tolist(), y.tolist()],
+    "inputs as a list": lambda x, y: x.tolist(),
+    "list of samples": lambda x, y: list(zip(x, y, strict=True)),
+    "list of samples with numbers": lambda x, y: list(zip(x, y.tolist(), strict=True)),
+    "list of batches of lists": lambda x, y: [
+        (x[:20].tolist(), y[:20].tolist()),
+        (x[20:].tolist(), y[20:].tolist()),
+    ],
     "column": lambda x, y: (x, pd.Series(y.numpy())),
     "dataset": TensorDataset,
     "dataset of a kind of its own": Listed,
@@ -925,6 +964,20 @@ def test_predict_takes_what_calibrate_takes_and_ignores_the_labels(kind: str) ->
     p = model.predict(given, batch_size=30)
     torch.testing.assert_close(p.probs, model.predict(images).probs)
     assert torch.equal(p.label, evaluated(net, images).argmax(-1))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in LABELLED if "inputs" not in kind])
+def test_calibrate_and_evaluate_take_what_predict_takes(kind: str) -> None:
+    if kind == "loader without labels":
+        pytest.skip("It has no labels.")
+    net = make_net()
+    images, labels = make_data(net)
+    model = calibrate(net, LABELLED[kind](images, labels), "ts", batch_size=30)
+    expected = calibrate(net, (images, labels), "ts")
+    torch.testing.assert_close(model.predict(images).probs, expected.predict(images).probs)
+    test = make_data(net, seed=1)
+    found = model.evaluate(LABELLED[kind](*test), batch_size=30)
+    assert found.after.nll == pytest.approx(expected.evaluate(test).after.nll, rel=1e-5)
 
 
 class Two(nn.Module):

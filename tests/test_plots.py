@@ -1,6 +1,7 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 from torch import Tensor, nan, tensor
@@ -20,6 +22,7 @@ from simplexcal.metrics import (
     Bins,
     RiskCoverage,
     accuracy_band,
+    ece,
     equal_mass_reliability,
     reliability,
     risk_coverage,
@@ -32,6 +35,7 @@ BINS = Bins(
     confidence=tensor([nan, 0.4, nan, 0.9]),
     accuracy=tensor([nan, 0.5, nan, 0.75]),
 )
+CURVE = RiskCoverage(tensor([0.5, 1.0]), tensor([0.0, 0.25]))
 
 
 @pytest.fixture
@@ -51,6 +55,14 @@ def legend(ax: Any) -> list[str]:
     return [] if found is None else [text.get_text() for text in found.get_texts()]
 
 
+def counts(ax: Any) -> dict[float, str]:
+    """Return the numbers above the bins, by the middle of the bin."""
+    (above,) = ax.child_axes
+    ticks = above.get_xticks()
+    names = [tick.get_text() for tick in above.get_xticklabels()]
+    return dict(zip(ticks, names, strict=True))
+
+
 def predictions(generator: torch.Generator, n: int = 500) -> tuple[Tensor, Tensor]:
     confidence = torch.rand(n, generator=generator)
     return confidence, torch.rand(n, generator=generator) < confidence
@@ -62,13 +74,56 @@ def test_reliability_diagram_by_hand(ax: Any) -> None:
     np.testing.assert_allclose(
         bars(ax, 1), [(0.25, 0.5, 0.25, -0.1), (0.75, 0.75, 0.25, 0.15)], rtol=1e-6
     )
-    diagonal, dots = (line.get_xydata() for line in ax.lines)
+    diagonal, dots, hollow_dots = (line.get_xydata() for line in ax.lines)
     np.testing.assert_array_equal(diagonal, [(0, 0), (1, 1)])
-    np.testing.assert_allclose(dots, [(0.4, 0.5), (0.9, 0.75)])
+    assert len(dots) == 0
+    np.testing.assert_allclose(hollow_dots, [(0.4, 0.5), (0.9, 0.75)])
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("Confidence", "Accuracy")
     assert ax.get_aspect() == 1
     assert ax.get_xlim() == ax.get_ylim() == plots.UNIT
+    assert set(legend(ax)) == {
+        "perfect calibration",
+        "gap to confidence",
+        "fewer than 30 inputs",
+    }
+
+
+def test_reliability_diagram_says_its_counts_and_its_ece(ax: Any) -> None:
+    plots.reliability_diagram(BINS, ax)
+    # 2/8 · |0.5 - 0.4| + 6/8 · |0.75 - 0.9| = 0.1375
+    assert ax.get_legend().get_title().get_text() == "8 inputs\nECE 13.75%"
+    assert counts(ax) == {0.375: "2", 0.875: "6"}
+
+
+def test_the_ece_of_a_diagram_is_that_of_the_metrics(ax: Any, generator: torch.Generator) -> None:
+    confidence, correct = predictions(generator, 12_345)
+    plots.reliability_diagram(reliability(confidence, correct), ax)
+    error = ece(confidence, correct).item()
+    assert ax.get_legend().get_title().get_text() == f"12,345 inputs\nECE {error:.2%}"
+
+
+def test_the_dots_of_bins_with_few_inputs_are_hollow(ax: Any) -> None:
+    edges = tensor([0.0, 0.25, 0.5, 0.75, 1.0])
+    middle = tensor([0.1, 0.4, 0.6, 0.9])
+    plots.reliability_diagram(Bins(edges, tensor([29, 30, 1, 31]), middle, middle), ax)
+    _, dots, hollow_dots = ax.lines
+    np.testing.assert_allclose(dots.get_xdata(), [0.4, 0.9], rtol=1e-6)
+    np.testing.assert_allclose(hollow_dots.get_xdata(), [0.1, 0.6], rtol=1e-6)
+    assert hollow_dots.get_markerfacecolor() != hollow_dots.get_markeredgecolor()
+    assert dots.get_markerfacecolor() == dots.get_markeredgecolor()
+
+
+def test_bins_with_many_inputs_need_no_mark(ax: Any) -> None:
+    plots.reliability_diagram(BINS._replace(count=tensor([0, 30, 0, 31])), ax)
     assert set(legend(ax)) == {"perfect calibration", "gap to confidence"}
+
+
+def test_counts_stand_above_bins_that_are_wide_enough(ax: Any, generator: torch.Generator) -> None:
+    confidence, correct = predictions(generator, 5000)
+    plots.reliability_diagram(equal_mass_reliability(confidence**0.2, correct), ax)
+    shown = sorted(counts(ax))
+    assert 0 < len(shown) < 15
+    assert np.diff(shown).min() >= 0.03
 
 
 def test_reliability_diagram_shows_the_band_at_the_mean_confidence(ax: Any) -> None:
@@ -82,14 +137,24 @@ def test_reliability_diagram_shows_the_band_at_the_mean_confidence(ax: Any) -> N
     assert "interval of accuracy" in legend(ax)
 
 
-@pytest.mark.parametrize(("accuracy", "corner"), [(0.1, "upper left"), (0.9, "lower right")])
-def test_the_legend_of_a_reliability_diagram_keeps_off_the_dots(
-    ax: Any, accuracy: float, corner: str
-) -> None:
-    plots.reliability_diagram(
-        Bins(tensor([0.0, 1.0]), tensor([5]), tensor([0.5]), tensor([accuracy])), ax
-    )
-    assert ax.get_legend()._loc == ax.get_legend().codes[corner]
+DRAWN: dict[str, Callable[[Any], object]] = {
+    "reliability": lambda ax: plots.reliability_diagram(BINS, ax),
+    "histogram": lambda ax: plots.confidence_histogram(BINS, ax),
+    "risk": lambda ax: plots.risk_coverage_curve(CURVE, ax, label="ts"),
+    "beta": lambda ax: plots.beta_sensitivity([1.0, 2.0], [0.1, 0.2], ax, label="a network"),
+    "scatter": lambda ax: plots.uncertainty_scatter([0.5, 1.0], [-2.0, -1.0], [1, 0], ax),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWN.values(), ids=DRAWN)
+def test_the_legend_hides_no_data_and_is_on_the_page(draw: Callable[[Any], object]) -> None:
+    figure = Figure(figsize=(6, 4), dpi=50, layout="constrained")
+    ax: Any = figure.add_subplot()
+    draw(ax)
+    figure.draw_without_rendering()
+    box = ax.get_legend().get_window_extent()
+    assert box.x0 >= ax.get_window_extent().x1
+    assert box.x1 <= figure.bbox.x1
 
 
 @pytest.mark.parametrize("n_bins", [1, 7, 100])
@@ -114,7 +179,8 @@ def test_confidence_histogram_by_hand(ax: Any) -> None:
     np.testing.assert_allclose(accuracy, 0.6875)  # (2 · 0.5 + 6 · 0.75) / 8
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("Confidence", "Share of inputs")
     assert ax.get_ylim()[0] == 0
-    assert legend(ax) == ["confidence", "accuracy"]
+    assert legend(ax) == ["confidence, 77.5%", "accuracy, 68.8%"]
+    assert ax.get_legend().get_title().get_text() == "8 inputs"
 
 
 def test_shares_are_written_as_percentages(ax: Any) -> None:
@@ -128,17 +194,81 @@ def test_shares_are_written_as_percentages(ax: Any) -> None:
         ]
 
 
-def test_risk_coverage_curves_are_overlaid_in_different_colours(ax: Any) -> None:
-    curve = RiskCoverage(tensor([0.5, 1.0]), tensor([0.0, 0.25]))
+def test_risk_coverage_curves_are_overlaid(ax: Any) -> None:
     for label in ("ts", "sts"):
-        plots.risk_coverage_curve(curve, ax, label=label)
+        plots.risk_coverage_curve(CURVE, ax, label=label)
     np.testing.assert_array_equal(ax.lines[0].get_xydata(), [(0.5, 0), (1, 0.25)])
-    assert len({line.get_color() for line in ax.lines}) == 2
     assert legend(ax) == ["ts", "sts"]
     assert (ax.get_xlabel(), ax.get_ylabel()) == (
         "Coverage: share of inputs answered",
         "Risk: error rate among them",
     )
+
+
+OVERLAID: dict[str, Callable[[Any], object]] = {
+    "risk": lambda ax: plots.risk_coverage_curve(CURVE, ax),
+    "beta": lambda ax: plots.beta_sensitivity([1.0, 2.0], [0.1, 0.2], ax),
+}
+
+
+@pytest.mark.parametrize("draw", OVERLAID.values(), ids=OVERLAID)
+def test_twelve_curves_differ_in_colour_and_marker_and_more_in_style(
+    ax: Any, draw: Callable[[Any], object]
+) -> None:
+    for _ in range(48):
+        draw(ax)
+    assert len({line.get_color() for line in ax.lines[:12]}) == 12
+    assert len({line.get_marker() for line in ax.lines[:12]}) == 12
+    assert len({(line.get_color(), line.get_linestyle()) for line in ax.lines}) == 48
+
+
+# How colours look with three kinds of colour vision (Machado et al. 2009, severity 1, linear RGB).
+COLOUR_VISION = {
+    "normal": np.eye(3),
+    "protanopia": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "deuteranopia": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+    "tritanopia": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.303900],
+    ],
+}
+SRGB_TO_XYZ = [
+    [0.4124564, 0.3575761, 0.1804375],
+    [0.2126729, 0.7151522, 0.0721750],
+    [0.0193339, 0.1191920, 0.9503041],
+]
+
+
+def lab(colour: str, vision: Any) -> Any:
+    """Return a colour in CIELAB, as it is seen."""
+    rgb = np.array(to_rgb(colour))
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    seen = np.clip(np.asarray(vision) @ linear, 0, 1)
+    xyz = np.asarray(SRGB_TO_XYZ) @ seen / [0.95047, 1, 1.08883]
+    f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+def smallest_difference(colours: tuple[str, ...]) -> float:
+    """Return the smallest ΔE of two of the colours over all kinds of colour vision."""
+    differences = []
+    for vision in COLOUR_VISION.values():
+        seen = [lab(colour, vision) for colour in colours]
+        differences += [np.linalg.norm(a - b) for a, b in combinations(seen, 2)]
+    return float(min(differences))
+
+
+def test_twelve_colours_differ_as_much_as_the_six_of_okabe_and_ito() -> None:
+    assert smallest_difference(plots.COLOURS) == smallest_difference(plots.COLOURS[:6]) > 10
 
 
 def test_limits_grow_with_what_is_overlaid(ax: Any) -> None:

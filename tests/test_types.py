@@ -128,6 +128,14 @@ def test_outputs_take_arrays_and_lists() -> None:
     )
 
 
+def test_many_inputs_are_printed_in_one_line() -> None:
+    outputs = Outputs(torch.zeros(3000, 4), torch.zeros(3000, 8))
+    assert repr(outputs) == "Outputs(3000 inputs, 4 classes: logits, features)"
+    assert repr(Outputs(outputs.logits)) == "Outputs(3000 inputs, 4 classes: logits)"
+    prediction = Prediction(outputs.logits.softmax(-1), outputs.label, aleatoric=torch.zeros(3000))
+    assert repr(prediction) == "Prediction(3000 inputs, 4 classes: probs, label, aleatoric)"
+
+
 def test_outputs_leave_the_graph_of_the_network_behind() -> None:
     net = torch.nn.Linear(3, 2)
     features = torch.ones(4, 3)

@@ -126,6 +126,7 @@ AS_TENSOR: dict[str, Callable[[list[Any]], Any]] = {
     "read-only": lambda x: np.broadcast_to(np.array(x), np.shape(x)),
     "reversed twice": lambda x: np.array(x[::-1])[::-1],
     "pandas": lambda x: pd.DataFrame(x),
+    "polars": lambda x: pytest.importorskip("polars").DataFrame(np.array(x)),
     "a frame of another library": lambda x: Frame(x),
 }
 

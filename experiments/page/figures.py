@@ -83,7 +83,7 @@ def draw_sensitivity(searched: Searched, path: Path) -> None:
         searched: Fits that tried several β, for each setting.
         path: The file to write.
     """
-    figure = Figure(figsize=(5, 3.4), layout="constrained")
+    figure = Figure(figsize=(6.4, 3.4), layout="constrained")
     ax = figure.subplots()
     for name, records in searched.items():
         errors = {}

@@ -40,6 +40,23 @@ def as_tensor(x: Any) -> Tensor:
     return torch.as_tensor(x)
 
 
+def list_to_array(x: Any) -> Any:
+    """Return a data frame or a list of numbers as an array, and anything else as it is.
+
+    Args:
+        x: Anything. Lists may be nested; those of several lengths stay lists.
+    """
+    first = x
+    while isinstance(first, list) and len(first) > 0:
+        first = first[0]
+    if not isinstance(x, list) or not isinstance(first, int | float):
+        return frame_to_array(x)
+    try:
+        return np.array(x)
+    except ValueError:
+        return x
+
+
 def frame_to_array(x: Any) -> Any:
     """Return a data frame or a series as an array, and anything else as it is.
 

@@ -5,6 +5,7 @@ A failure is one sentence that names the argument, the value and the remedy.
 
 import sys
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -218,6 +219,26 @@ def check_label_shape(labels: object, n: int) -> Tensor:
     return tensor
 
 
+def check_sample_weight(sample_weight: object, n: int) -> Tensor:
+    """Return weights of N inputs as float64, not negative and not all 0.
+
+    Args:
+        sample_weight: The argument of this name.
+        n: N.
+    """
+    weights = check_array("sample_weight", sample_weight)
+    _check_shape("sample_weight", weights, n)
+    if weights.is_complex():
+        raise TypeError(f"`sample_weight` must hold real numbers; got {weights.dtype}.")
+    weights = weights.detach().double()
+    allowed = (weights >= 0) & weights.isfinite()
+    remedy = "A weight says how often an input counts."
+    check_every("sample_weight", weights, allowed, "at least 0 and finite", remedy)
+    if n > 0 and not bool(weights.any()):
+        raise ValueError(f"`sample_weight` must be positive somewhere; all {n} weights are 0.")
+    return weights
+
+
 def check_classes(labels: object, k: int) -> Tensor:
     """Return labels of any shape as int64, each in 0..K-1.
 
@@ -297,6 +318,30 @@ def check_probs_and_labels(probs: object, labels: object) -> tuple[Tensor, Tenso
     n, k = probs.shape
     _check_not_empty("probs", n)
     return probs, check_classes(check_label_shape(labels, n), k)
+
+
+def check_class_names(class_names: Iterable[object], k: int) -> list[str]:
+    """Return the names of the classes as text.
+
+    Args:
+        class_names: A name for each class.
+        k: Number of classes.
+
+    Raises:
+        TypeError: If they are one text.
+        ValueError: If they are not K.
+    """
+    if isinstance(class_names, str):
+        raise TypeError(
+            f"`class_names` must be a list of {k} names; got the text {class_names!r}. "
+            "Put the names in a list."
+        )
+    names = [str(name) for name in class_names]
+    if len(names) != k:
+        raise ValueError(
+            f"`class_names` must name all {k} classes, in the order of `probs`; got {len(names)}."
+        )
+    return names
 
 
 def check_confidence(confidence: object) -> Tensor:

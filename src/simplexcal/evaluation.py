@@ -17,17 +17,15 @@ from simplexcal._validation import (
 from simplexcal.metrics._binning import N_BINS
 from simplexcal.types import Prediction
 
-HEADER = (
-    "method",
-    "accuracy %",
-    "ECE %",
-    "95 % interval",
-    "floor (95 %)",
-    "smooth %",
-    "NLL",
-    "Brier",
-    "AURC %",
+HEADER = ("method", "acc. %", "ECE %", "95 % interval", "floor %", "NLL", "AURC %")
+LEGEND = (
+    "ECE: expected calibration error; the interval is for the true error, without the bias of "
+    "the ECE. floor: the ECE that a perfectly calibrated model stays below in 95 of 100 samples, "
+    "so an ECE within it is no evidence of an error. NLL: negative log-likelihood. AURC: area "
+    "under the risk-coverage curve. Lower is better for all; acc. is the accuracy."
 )
+WIDTH = 80  # columns of a terminal
+MIN_NAME_WIDTH = 8
 
 
 @dataclass(frozen=True)
@@ -212,15 +210,32 @@ def evaluate_ood(in_distribution: Prediction, out_of_distribution: Prediction) -
 
 
 def tabulate(evaluations: Mapping[str, Evaluation]) -> str:
-    """Return a Markdown table that is aligned in plain text too.
+    """Return a Markdown table that is aligned in plain text too, and at most 80 columns wide.
+
+    Its columns are the accuracy, the ECE with an interval for the true error and with the 95 %
+    noise floor, the NLL and the AURC. A name for which there is no room is cut in its middle.
 
     Args:
         evaluations: Evaluations by the name of their method; each is a row.
     """
-    rows = [list(HEADER)]
-    for name, evaluation in evaluations.items():
-        rows.append([name, *_cells(evaluation)])
-    return markdown_table(rows)
+    cells = [list(HEADER[1:]), *map(_cells, evaluations.values())]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    room = WIDTH - sum(widths) - 3 * len(HEADER) - 1
+    names = [shorten(name, max(room, MIN_NAME_WIDTH)) for name in (HEADER[0], *evaluations)]
+    return markdown_table([[name, *row] for name, row in zip(names, cells, strict=True)])
+
+
+def shorten(name: str, width: int) -> str:
+    """Return a name with its middle left out where it is wider than a column.
+
+    Args:
+        name: The name.
+        width: The width of the column.
+    """
+    if len(name) <= width:
+        return name
+    tail = (width - 1) // 2
+    return f"{name[: width - 1 - tail]}…{name[-tail:]}"
 
 
 def markdown_table(rows: Sequence[Sequence[str]]) -> str:
@@ -280,10 +295,8 @@ def _cells(e: Evaluation) -> list[str]:
         f"{100 * e.accuracy:.2f}",
         f"{100 * e.ece:.2f}",
         f"{100 * e.ece_low:.2f} to {100 * e.ece_high:.2f}",
-        f"{100 * e.ece_floor:.2f} ({100 * e.ece_floor_95:.2f})",
-        f"{100 * e.smooth_ece:.2f}",
+        f"{100 * e.ece_floor_95:.2f}",
         f"{e.nll:.4f}",
-        f"{e.brier:.4f}",
         f"{100 * e.aurc:.2f}",
     ]
 

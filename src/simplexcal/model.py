@@ -1,14 +1,16 @@
 """One call from a trained network to calibrated predictions, and the model that it returns."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Generator, Tensor, nn
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
+from simplexcal._arrays import ArrayLike
 from simplexcal._validation import check_classes, check_count, warn_caller
 from simplexcal.backbone import Backbone, extract
 from simplexcal.backbone.extraction import LABELS, input_batches
@@ -80,6 +82,8 @@ class CalibratedModel(nn.Module):
         Args:
             x: Inputs as a Backbone takes them.
         """
+        if torch.compiler.is_compiling():  # A graph is one batch.
+            return self.calibrator.probs_alone(self.backbone(x))
         return self.predict(x).probs
 
     @torch.no_grad()
@@ -191,7 +195,12 @@ class CalibratedModel(nn.Module):
         save_calibrator(self.calibrator, path, fingerprint=self.backbone.fingerprint())
 
     def to_onnx(
-        self, path: str | Path, example_inputs: Any, *, dynamic: Sequence[int] = (0,)
+        self,
+        path: str | Path,
+        example_inputs: Any,
+        *,
+        dynamic: Sequence[int] = (0,),
+        class_names: Sequence[str] | None = None,
     ) -> None:
         """Write network and calibrator as one ONNX graph; see ``simplexcal.onnx.export_model``.
 
@@ -199,8 +208,16 @@ class CalibratedModel(nn.Module):
             path: The .onnx file to write.
             example_inputs: Inputs as a Backbone takes them.
             dynamic: Dimensions of the inputs that may have any size; 0 is the batch.
+            class_names: The names of the classes, stored in the metadata of the file as JSON.
         """
-        export_model(self.backbone, self.calibrator, path, example_inputs, dynamic=dynamic)
+        export_model(
+            self.backbone,
+            self.calibrator,
+            path,
+            example_inputs,
+            dynamic=dynamic,
+            class_names=class_names,
+        )
 
     @torch.no_grad()
     def _outputs_and_labels(self, data: Any, batch_size: int) -> tuple[Outputs, Tensor | None]:
@@ -221,6 +238,20 @@ class CalibratedModel(nn.Module):
         self.calibrator.to(outputs.logits.device)
         return outputs, labels
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        # Module.to(), half() and double() call this method.
+        net = self.backbone.net
+        tensors = (*net.parameters(), *net.buffers(), *self.calibrator.state_dict().values())
+        for dtype in {x.dtype for x in tensors if x.is_floating_point()}:
+            if fn(torch.empty(0, dtype=dtype)).dtype != dtype:
+                raise TypeError(
+                    "The network is frozen, so that its dtype cannot be converted; the model holds "
+                    f"{dtype}. Convert a copy of the network, and calibrate that. Devices can be "
+                    "changed, with .to(device)."
+                )
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
+
     def _predict_batch(self, x: Any) -> Prediction:
         outputs = self.backbone(x)
         prediction: Prediction = self.calibrator.to(outputs.logits.device)(outputs)
@@ -234,6 +265,7 @@ def calibrate(
     method: str | Calibrator = "sts",
     *,
     head: str | None = None,
+    sample_weight: ArrayLike | None = None,
     mixup: str | None = "features",
     generator: Generator | None = None,
     progress: bool = False,
@@ -248,6 +280,8 @@ def calibrate(
         data: Labelled data; see `extract`.
         method: A key of CALIBRATORS, or a calibrator, which is then fitted itself.
         head: Name of the last linear layer; None finds it.
+        sample_weight: How much each input counts, (N,), in the order of the data; see
+            `Calibrator.fit`. A DataLoader must keep the order. Mixup samples have no weights.
         mixup: What is mixed for the methods that learn from mixup samples: "features"; "inputs"
             as in the paper, which must be one floating-point tensor; or "logits", which is also
             what None means for a method that can do without features. Classes that `data` lack
@@ -264,6 +298,9 @@ def calibrate(
     if mixup not in (None, "features", "inputs", "logits"):
         raise ValueError(f'`mixup` must be "features", "inputs", "logits" or None; got {mixup!r}.')
     calibrator = _calibrator(method)
+    calibrator.check_takes_weight(sample_weight)
+    if sample_weight is not None:
+        _check_order(data)
     backbone = Backbone(net, head)
     if not calibrator.uses_mixup:
         mixup = None
@@ -278,7 +315,14 @@ def calibrate(
         device = next(backbone.head.parameters()).device
         outputs = outputs.to(_fit_device(device))
         source = make_mixup(mixup, backbone, inputs, outputs, labels)
-        calibrator.fit(outputs, labels, mixup=source, generator=generator, progress=progress)
+        calibrator.fit(
+            outputs,
+            labels,
+            sample_weight=sample_weight,
+            mixup=source,
+            generator=generator,
+            progress=progress,
+        )
     return CalibratedModel(backbone, calibrator, _summarise_fit(calibrator, outputs, labels))
 
 
@@ -335,6 +379,24 @@ def _calibrator(method: str | Calibrator) -> Calibrator:
             f"`method` must be a Calibrator or one of {', '.join(CALIBRATORS)}; got {method!r}."
         )
     return CALIBRATORS[method]()
+
+
+def _check_order(data: Any) -> None:
+    """Raise ValueError if data are a DataLoader that may change the order of its samples."""
+    if not isinstance(data, DataLoader):
+        return
+    sampler: Any = data.sampler
+    if type(data.batch_sampler) is BatchSampler:
+        sampler = data.batch_sampler.sampler
+    elif data.batch_sampler is not None:
+        sampler = data.batch_sampler
+    in_order = isinstance(sampler, SequentialSampler)
+    if not in_order:
+        raise ValueError(
+            "`sample_weight` must be in the order of the data, which this DataLoader may change; "
+            f"its sampler is a {type(sampler).__name__}. Pass DataLoader(..., shuffle=False) "
+            "or a pair (inputs, labels)."
+        )
 
 
 def _fit_device(device: torch.device) -> torch.device:

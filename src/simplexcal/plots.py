@@ -1,10 +1,11 @@
 """Plots: each function draws prepared data on a given Axes and returns it.
 
-No function uses pyplot, sets a style or makes a figure.
+No function uses pyplot, sets a style or makes a figure. Legends stand to the right of the Axes:
+``layout="constrained"`` makes a figure leave them room.
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,18 +27,34 @@ except ModuleNotFoundError as error:
 
 Numbers = Tensor | NDArray[Any] | Sequence[float]
 Array = NDArray[np.float64]
-Location = Literal["upper left", "upper center", "lower right"]
 
-# The colours of Okabe and Ito (2008) are distinct with every kind of colour vision. Their yellow is
-# too pale for a white page.
+# The first six are by Okabe and Ito (2008), without their yellow, which is too pale for a white
+# page. With every kind of colour vision, any two of the twelve differ as much as two of these six.
 BLUE = "#0072B2"
 VERMILION = "#D55E00"
-CYCLE = (BLUE, VERMILION, "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+COLOURS = (
+    BLUE,
+    VERMILION,
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#110000",
+    "#8833FF",
+    "#DD0044",
+    "#001188",
+    "#662200",
+    "#553355",
+)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", "p", ">", "h")
+LINE_STYLES = ("-", "--", "-.", ":")
 PALE_BLUE = "#A6CBE3"
 PALE_VERMILION = "#FBE9DD"
 INK = "#333333"
 GRID = "#E6E6E6"
 UNIT = (0, 1.02)  # limits that show the whole of a point at 100 %
+FEW = 30  # the accuracy of fewer inputs has a standard error up to 9 % or more
+NARROW = 0.03  # a bin narrower than this has no room for its count
 CORNERS = ((0.0, 0.0), (1.0, 0.0), (0.5, 0.75**0.5))  # of classes 0, 1 and 2
 N_VECTOR = 2000  # more points than these are rasterized, so that a vector file stays small
 
@@ -48,7 +65,9 @@ def reliability_diagram(
     """Draw the accuracy of each bin as a bar, and its gap to the mean confidence of the bin.
 
     A dot stands at (mean confidence, accuracy), so that the gap is its vertical distance to the
-    diagonal. An empty bin has no bar.
+    diagonal. The dot of a bin with fewer than 30 inputs is hollow, an empty bin has no bar. The
+    number of inputs stands above each bin that is wide enough. The legend says how many there are
+    in all, and the mean gap weighted by them: the ECE over these bins.
 
     Args:
         bins: The data, from ``metrics.reliability`` or ``metrics.equal_mass_reliability``.
@@ -60,30 +79,25 @@ def reliability_diagram(
     count = _array(bins.count)
     filled = _filled(count)
     edges = _array(bins.edges)
+    n = count[filled]
     x = _array(bins.confidence)[filled]
     y = _array(bins.accuracy)[filled]
     left = edges[:-1][filled]
     width = np.diff(edges)[filled]
     ax.bar(left, y, width, align="edge", color=PALE_BLUE, edgecolor=BLUE, lw=0.5)
-    gap = ax.bar(
-        left,
-        x - y,
-        width,
-        bottom=y,
-        align="edge",
-        color=PALE_VERMILION,
-        edgecolor=VERMILION,
-        hatch="////",
-        lw=0.5,
-    )
+    gap = ax.bar(left, x - y, width, bottom=y, align="edge", color=PALE_VERMILION)
+    for bar in gap:
+        bar.set(edgecolor=VERMILION, hatch="////", linewidth=0.5)
     gap.set_label("gap to confidence")
     ax.plot([0, 1], [0, 1], "--", color=INK, linewidth=1, label="perfect calibration")
     if band is not None:
         low, high = (_like("band", end, "bins", count)[filled] for end in band)
         ax.vlines(x, low, high, color=INK, linewidth=1.2, label="interval of accuracy")
-    ax.plot(x, y, "o", color=INK, markersize=3.5)
-    ax.set(xlim=UNIT, ylim=UNIT, aspect="equal")
-    _legend(ax, _away_from_dots(x, y))
+    _dots(ax, x, y, n < FEW)
+    _counts(ax, n, left, width)
+    ax.set(xlim=UNIT, ylim=UNIT, aspect="equal", anchor="W")
+    error = n @ np.abs(x - y) / n.sum()
+    _legend(ax, f"{n.sum():,.0f} inputs\nECE {error:.2%}")
     return ax
 
 
@@ -105,17 +119,18 @@ def confidence_histogram(bins: Bins, ax: Axes) -> Axes:
     ax.bar(edges[:-1], share, width, align="edge", color=PALE_BLUE, edgecolor=BLUE, lw=0.5)
     confidence = share[filled] @ _array(bins.confidence)[filled]
     accuracy = share[filled] @ _array(bins.accuracy)[filled]
-    ax.axvline(confidence, 0, 0.82, color=VERMILION, linestyle="-", label="confidence")
-    ax.axvline(accuracy, 0, 0.82, color=INK, linestyle="--", label="accuracy")
-    ax.set(xlim=UNIT, ylim=(0, 1.3 * share.max()))  # room for the legend
-    _legend(ax, "upper left", 2)
+    ax.axvline(confidence, color=VERMILION, linestyle="-", label=f"confidence, {confidence:.1%}")
+    ax.axvline(accuracy, color=INK, linestyle="--", label=f"accuracy, {accuracy:.1%}")
+    ax.set(xlim=UNIT, ylim=(0, 1.05 * share.max()))
+    _legend(ax, f"{count.sum():,.0f} inputs")
     return ax
 
 
 def risk_coverage_curve(curve: RiskCoverage, ax: Axes, *, label: str | None = None) -> Axes:
     """Draw the error rate among the inputs answered, the most confident first.
 
-    Another call on the same Axes overlays another curve.
+    Another call on the same Axes overlays another curve. The first twelve differ in colour and
+    marker, 48 in colour and line style.
 
     Args:
         curve: The data, from ``metrics.risk_coverage``.
@@ -125,10 +140,7 @@ def risk_coverage_curve(curve: RiskCoverage, ax: Axes, *, label: str | None = No
     _frame(ax, "Coverage: share of inputs answered", "Risk: error rate among them", percent="xy")
     coverage = _array(curve.coverage)
     risk = _like("risk", curve.risk, "coverage", coverage)
-    marker = ""
-    if len(coverage) == 1:
-        marker = "o"  # a line of one point is invisible
-    _line(ax, coverage, risk, marker, label, "upper left")
+    _line(ax, coverage, risk, label, every_point=False)
     ax.set_xlim(UNIT)
     ax.set_ylim(bottom=0, auto=True)  # auto: the next curve may be higher
     return ax
@@ -144,7 +156,8 @@ def beta_sensitivity(
 ) -> Axes:
     """Draw the ECE against the β of Multi-Mixup, as in App. C.3 of the paper.
 
-    Another call on the same Axes overlays another curve.
+    Another call on the same Axes overlays another curve. The first twelve differ in colour and
+    marker, 48 in colour and line style.
 
     Args:
         betas: The values of β.
@@ -158,7 +171,7 @@ def beta_sensitivity(
     order = beta.argsort()
     x = beta[order]
     y = _like("values", values, "betas", beta)[order]
-    colour = _line(ax, x, y, "o", label, "upper center")
+    colour = _line(ax, x, y, label, every_point=True)
     if spread is not None:
         deviation = _like("spread", spread, "betas", beta)[order]
         low = (y - deviation).clip(0)  # no error is below 0
@@ -184,7 +197,7 @@ def uncertainty_scatter(
     is_correct = _like("correct", correct, "aleatoric", x) > 0
     _points(ax, x, y, is_correct, "correct", BLUE, "o")
     _points(ax, x, y, ~is_correct, "wrong", VERMILION, "X")
-    _legend(ax, "lower right")
+    _legend(ax)
     return ax
 
 
@@ -271,25 +284,57 @@ def _frame(ax: Axes, xlabel: str, ylabel: str, percent: str = "") -> None:
         getattr(ax, f"{name}axis").set_major_formatter(formatter)
 
 
-def _legend(ax: Axes, loc: Location, ncols: int = 1) -> None:
-    legend = ax.legend(loc=loc, ncols=ncols, fontsize="small", edgecolor="none")
+def _legend(ax: Axes, title: str | None = None) -> None:
+    """Draw the legend to the right of the Axes, where it hides no data."""
+    legend = ax.legend(
+        loc="upper left",
+        bbox_to_anchor=(1.02, 1),
+        borderaxespad=0,
+        fontsize="small",
+        title=title,
+        title_fontsize="small",
+        alignment="left",
+        edgecolor="none",
+    )
     for handle in legend.legend_handles:
         if handle is not None:
             handle.set_alpha(None)
 
 
-def _away_from_dots(confidence: Array, accuracy: Array) -> Location:
-    if accuracy.mean() > confidence.mean() + 0.05:
-        return "lower right"
-    return "upper left"
+def _dots(ax: Axes, x: Array, y: Array, few: NDArray[np.bool_]) -> None:
+    """Draw a dot for each bin, hollow for those with few inputs."""
+    ax.plot(x[~few], y[~few], "o", color=INK, markersize=3.5, clip_on=False)
+    if few.any():
+        name = f"fewer than {FEW} inputs"
+        (hollow,) = ax.plot(x[few], y[few], "o", color=INK, mfc="white", clip_on=False)
+        hollow.set(markersize=5, label=name, zorder=3)
 
 
-def _line(ax: Axes, x: Array, y: Array, marker: str, label: str | None, loc: Location) -> str:
-    """Draw a line in the next colour of the cycle, and return that colour."""
-    colour = CYCLE[len(ax.lines) % len(CYCLE)]
-    ax.plot(x, y, marker=marker, markersize=4, color=colour, label=label)
+def _counts(ax: Axes, n: Array, left: Array, width: Array) -> None:
+    """Write the number of inputs above each bin that is wide enough."""
+    wide = width >= NARROW
+    above = ax.secondary_xaxis("top")
+    above.set_xticks((left + width / 2)[wide], [f"{count:,.0f}" for count in n[wide]])
+    above.tick_params(length=0, pad=2, labelsize="x-small", labelcolor=INK, labelrotation=90)
+    if wide.any():
+        above.set_xlabel("inputs in each bin", fontsize="x-small", loc="left")
+    above.spines["top"].set_visible(False)
+
+
+def _line(ax: Axes, x: Array, y: Array, label: str | None, *, every_point: bool) -> str:
+    """Draw a line in the next style, with some or all of its points, and return its colour."""
+    i = len(ax.lines)
+    n_colours = len(COLOURS)
+    colour = COLOURS[i % n_colours]
+    # Each colour comes with one line style after the other.
+    style = LINE_STYLES[(i + i // n_colours) % len(LINE_STYLES)]
+    (line,) = ax.plot(x, y, style, marker=MARKERS[i % n_colours], color=colour, label=label)
+    line.set_markersize(5)
+    if not every_point:
+        # The markers of two lines are not at the same places.
+        line.set_markevery((0.01 * (i % n_colours), 0.12))
     if label is not None:
-        _legend(ax, loc)
+        _legend(ax)
     return colour
 
 

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator
 
+from simplexcal._validation import warn_caller
 from simplexcal.calibrators import CALIBRATORS, Calibrator
 from simplexcal.types import Outputs, Prediction, restore_argmax
 
@@ -32,7 +33,12 @@ try:
     from sklearn.utils.metaestimators import _safe_split, available_if
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.parallel import Parallel, delayed
-    from sklearn.utils.validation import _check_method_params, check_is_fitted
+    from sklearn.utils.validation import (
+        _check_method_params,
+        _check_sample_weight,
+        check_is_fitted,
+        has_fit_parameter,
+    )
 except ImportError as error:
     raise ImportError(
         'simplexcal.sklearn needs scikit-learn 1.6. Run pip install "simplexcal[sklearn]".'
@@ -107,20 +113,28 @@ class SimplexCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstim
         self.n_jobs = n_jobs
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, **fit_params: Any) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, **fit_params: Any) -> Self:
         """Fit estimator and calibrator.
 
         Args:
             X: Inputs of the estimator.
             y: Their classes.
+            sample_weight: How much each sample counts, for the calibrator and for an estimator
+                whose `fit` takes it, as in CalibratedClassifierCV. With metadata routing the
+                estimator gets it where it requests it.
             fit_params: Further arguments of the estimator's `fit`. With metadata routing they go
                 where they are requested: there, or to the `split` of `cv`.
         """
         calibrator = _calibrator(self.method)
-        params = self._route(fit_params)
+        calibrator.check_takes_weight(sample_weight)
         X, y = indexable(X, _check_targets(y))
+        if sample_weight is not None:
+            sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64)
+        params = self._route(fit_params, sample_weight)
         estimator = clone(self._unfitted()).fit(X, y, **params.estimator.fit)
-        scores, labels = self._held_out(estimator, X, y, params)
+        scores, labels, rows = self._held_out(estimator, X, y, params)
+        if sample_weight is not None:
+            sample_weight = sample_weight[rows]
         floor = None
         if _response(estimator) == "predict_proba":
             floor = _floor(scores)
@@ -128,6 +142,7 @@ class SimplexCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstim
         self.calibrator_ = calibrator.fit(
             _outputs(scores, floor),
             torch.from_numpy(labels),
+            sample_weight=sample_weight,
             generator=Generator().manual_seed(seed),
         )
         self.estimator_ = estimator
@@ -180,7 +195,7 @@ class SimplexCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstim
         """Return where parameters of `fit` go: to the estimator's `fit`, the splitter's `split`."""
         to_fit = MethodMapping().add(caller="fit", callee="fit")
         to_split = MethodMapping().add(caller="fit", callee="split")
-        router = MetadataRouter(owner=self)
+        router = MetadataRouter(owner=self).add_self_request(self)
         router.add(estimator=self._unfitted(), method_mapping=to_fit)
         return router.add(splitter=self.cv, method_mapping=to_split)
 
@@ -194,23 +209,36 @@ class SimplexCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstim
             return LinearSVC(random_state=0)
         return self.estimator
 
-    def _route(self, fit_params: dict[str, Any]) -> Bunch:
+    def _route(self, fit_params: dict[str, Any], sample_weight: Array | None) -> Bunch:
         """Return the parameters of `fit` by where they go."""
         given = {name: value for name, value in fit_params.items() if value is not None}
-        if "sample_weight" in given:
-            raise ValueError(
-                "`sample_weight` must be None, since calibration counts all samples alike; "
-                "got an array. To weigh them for the estimator alone, fit it first and pass "
-                "FrozenEstimator(estimator)."
-            )
         if get_config()["enable_metadata_routing"]:
-            return process_routing(self, "fit", **given)
+            return process_routing(self, "fit", sample_weight=sample_weight, **given)
+        if sample_weight is not None and self._estimator_takes_weight():
+            given["sample_weight"] = sample_weight
         return Bunch(estimator=Bunch(fit=given), splitter=Bunch(split={}))
 
-    def _held_out(self, estimator: Any, X: Any, y: Array, params: Bunch) -> tuple[Floats, Array]:
-        """Return scores (N, K) of samples that their estimator has not seen, and their columns."""
+    def _estimator_takes_weight(self) -> bool:
+        """Return whether the estimator's `fit` takes weights; warn where one does not."""
+        estimator = self._unfitted()
+        if has_fit_parameter(estimator, "sample_weight"):
+            return True
+        if not isinstance(estimator, FrozenEstimator):  # which is not fitted
+            warn_caller(
+                f"The `fit` of {type(estimator).__name__} takes no sample_weight, so that only the "
+                "calibrator uses the weights. Pass an estimator that takes them, or None."
+            )
+        return False
+
+    def _held_out(
+        self, estimator: Any, X: Any, y: Array, params: Bunch
+    ) -> tuple[Floats, Array, Array]:
+        """Return scores (N, K) of samples that are new to their estimator, their columns and rows.
+
+        The column of a sample is that of its class; its row is that in the data.
+        """
         if isinstance(estimator, FrozenEstimator):
-            return _scores(estimator, X), _positions(y, estimator.classes_)
+            return _scores(estimator, X), _positions(y, estimator.classes_), np.arange(len(y))
         if isinstance(self.cv, str) and self.cv == "prefit":
             raise ValueError(
                 '`cv` must make folds; got "prefit". '
@@ -221,13 +249,13 @@ class SimplexCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstim
             delayed(_fold)(estimator, X, y, train, test, params.estimator.fit)
             for train, test in splits
         )
-        scores, labels = (np.concatenate(parts) for parts in zip(*folds, strict=True))
+        scores, labels, rows = (np.concatenate(parts) for parts in zip(*folds, strict=True))
         if len(np.unique(labels)) < 2:
             raise ValueError(
                 "`cv` must hold out classes that stay in the rest of the data too. "
                 "Shuffle the samples."
             )
-        return scores, labels
+        return scores, labels, rows
 
     @torch.no_grad()
     def _calibrate(self, scores: Floats) -> Prediction:
@@ -267,8 +295,8 @@ def _check_targets(y: Any) -> Array:
 
 def _fold(
     estimator: Any, X: Any, y: Array, train: Array, test: Array, params: Any
-) -> tuple[Floats, Array]:
-    """Return scores and labels of a fold's test samples, by a clone fitted to its other samples.
+) -> tuple[Floats, Array, Array]:
+    """Return scores, labels and rows of a fold's test samples, by a clone fitted to the others.
 
     A class that the clone has not seen gets the smallest score, and its own samples are left out:
     the estimator, which has seen the class, would do better.
@@ -286,7 +314,7 @@ def _fold(
     scores[:, columns] = seen
     labels = _positions(y[test], estimator.classes_)
     known = np.isin(labels, columns)
-    return scores[known], labels[known]
+    return scores[known], labels[known], test[known]
 
 
 def _response(estimator: Any) -> str:

@@ -387,6 +387,35 @@ def _p_values(wrong: Tensor, risk: float) -> Tensor:
     return torch.cat([step.new_ones(1), 1 + step.cumsum(0)])
 
 
+def accuracy_interval(right: int, n: int, level: float = 0.95) -> tuple[float, float]:
+    """Return an exact interval of the accuracy (Clopper and Pearson 1934).
+
+    Args:
+        right: Inputs that are classified correctly.
+        n: All inputs.
+        level: Probability with which such an interval holds the accuracy, at least.
+    """
+    tail = (1 - level) / 2
+    return _lower_bound(right, n, tail), 1 - _lower_bound(n - right, n, tail)
+
+
+def _lower_bound(successes: int, n: int, tail: float) -> float:
+    """Return the p at which P(B ≥ successes) = tail with B ~ Binomial(n, p), by bisection."""
+    if successes == 0:
+        return 0.0
+    counts = torch.arange(successes, n + 1, dtype=torch.float64)
+    total = torch.full_like(counts, n)
+    low = 0.0
+    high = 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        if _log_pmf(total, counts, middle).exp().sum() < tail:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
 def _log_pmf(n: Tensor, k: Tensor, risk: float) -> Tensor:
     """Return ln P(B = k) with B ~ Binomial(n, risk), -inf where k > n."""
     ways = torch.lgamma(n + 1) - torch.lgamma(k + 1) - torch.lgamma(n - k + 1)

@@ -84,6 +84,9 @@ class Outputs:
             return None
         return self.features.shape[1]
 
+    def __repr__(self) -> str:
+        return _describe(self)
+
     def __len__(self) -> int:
         return len(self.logits)
 
@@ -138,6 +141,9 @@ class Prediction:
         """The probability of the predicted class, (N,)."""
         return self.probs.gather(-1, self.label.unsqueeze(-1)).squeeze(-1)
 
+    def __repr__(self) -> str:
+        return _describe(self)
+
     def __len__(self) -> int:
         return len(self.probs)
 
@@ -185,6 +191,13 @@ def outputs_of_rows(logits: Tensor, features: Tensor | None = None) -> Outputs:
     object.__setattr__(outputs, "logits", logits)
     object.__setattr__(outputs, "features", features)
     return outputs
+
+
+def _describe(record: "Outputs | Prediction") -> str:
+    """Return a record in one line: the tensors of many inputs would fill pages."""
+    tensors = {name: tensor for name, tensor in vars(record).items() if tensor is not None}
+    n, k = next(iter(tensors.values())).shape
+    return f"{type(record).__name__}({n} inputs, {k} classes: {', '.join(tensors)})"
 
 
 def _without_graph(tensor: Tensor) -> Tensor:

@@ -116,6 +116,7 @@ def test_large_inputs_are_predicted_in_parts(generator: Generator) -> None:
     assert adats(outputs[:0]).probs.shape == (0, 2)
 
 
+@pytest.mark.filterwarnings("ignore:Of .* inputs", "ignore:All .* inputs")
 def test_scales_and_temperatures_have_a_floor(generator: Generator) -> None:
     assert _normal(torch.full((2,), -100.0)).stddev.item() == pytest.approx(1e-3)
     outputs, labels = simulate(10, 2, 3)
@@ -125,6 +126,7 @@ def test_scales_and_temperatures_have_a_floor(generator: Generator) -> None:
     assert adats(outputs).probs.isfinite().all()
 
 
+@pytest.mark.filterwarnings("ignore:Of .* inputs", "ignore:All .* inputs")
 def test_features_are_needed(generator: Generator) -> None:
     outputs, labels = simulate(10, 2, 3)
     with pytest.raises(

@@ -213,7 +213,7 @@ def test_a_second_fit_forgets_the_first_and_nothing_is_random(
 @pytest.mark.parametrize("loss", LOSSES)
 def test_all_correct_stays_finite(loss: str, generator: Generator) -> None:
     logits = torch.randn(50, 4, generator=generator)
-    with pytest.warns(UserWarning, match="bound"):
+    with pytest.warns(UserWarning, match="^All 50 inputs are classified correctly"):
         ets = EnsembleTemperatureScaling(loss).fit(Outputs(logits), logits.argmax(-1))
     assert ets(Outputs(logits)).probs.isfinite().all()
 

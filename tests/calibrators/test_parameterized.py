@@ -118,6 +118,7 @@ def test_a_draw_without_gradient_is_drawn_again() -> None:
     assert (pts.temperature(outputs) > 1e-12).any()
 
 
+@pytest.mark.filterwarnings("ignore:Of .* inputs", "ignore:All .* inputs")
 def test_equal_logits_give_a_network_without_output_and_still_end(generator: Generator) -> None:
     outputs = Outputs(torch.zeros(6, 3))
     prediction = quick(2).fit(outputs, torch.arange(6) % 3, generator=generator)(outputs)

@@ -375,7 +375,9 @@ def test_trust_takes_the_one_standard_error() -> None:
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.filterwarnings("ignore:The logits say nothing")
+@pytest.mark.filterwarnings(
+    "ignore:The logits say nothing", "ignore:Of .* inputs", "ignore:All .* inputs"
+)
 @pytest.mark.parametrize(("n", "k"), [(3, 2), (10, 3), (40, 2)])
 def test_few_samples_do_not_break_the_fit(n: int, k: int) -> None:
     _, outputs, labels = synthetic(n, k)

@@ -9,7 +9,11 @@ from scipy.optimize import minimize_scalar
 from torch import Generator, Tensor
 
 from simplexcal.calibrators._line_search import root
-from simplexcal.calibrators.temperature import TemperatureScaling, fit_log_temperature
+from simplexcal.calibrators.temperature import (
+    TemperatureScaling,
+    fit_log_temperature,
+    jeffreys_weight,
+)
 from simplexcal.types import Outputs
 
 DOUBLE = torch.float64
@@ -87,12 +91,24 @@ def test_float32_logits_give_the_temperature_of_their_float64_values(generator: 
     assert single == pytest.approx(fit_log_temperature(logits, labels), rel=0, abs=1e-6)
 
 
-def test_all_correct_warns_and_stays_finite(generator: Generator) -> None:
+def test_all_correct_warns_and_has_the_temperature_of_a_prior_worth_half_an_error(
+    generator: Generator,
+) -> None:
     logits = torch.randn(50, 4, generator=generator)
+    labels = logits.argmax(-1)
     with pytest.warns(UserWarning, match="All 50 inputs are classified correctly"):
-        ts = TemperatureScaling().fit(Outputs(logits), logits.argmax(-1))
-    assert 0 < ts.temperature < 1e-6
-    assert ts(Outputs(logits)).probs.isfinite().all()
+        ts = TemperatureScaling().fit(Outputs(logits), labels)
+    assert ts.log_temperature.item() == pytest.approx(
+        fit_log_temperature(logits, labels, jeffreys_weight(50, 4)), rel=1e-6
+    )
+
+
+def test_one_error_among_many_is_enough_for_the_most_likely_temperature() -> None:
+    logits = torch.tensor([[1.0, 0.0]], dtype=DOUBLE).repeat(1000, 1)
+    labels = torch.zeros(1000, dtype=torch.int64)
+    labels[0] = 1
+    log_t = fit_log_temperature(logits, labels)
+    assert log_t == pytest.approx(-math.log(math.log(999)), rel=0, abs=1e-13)
 
 
 def test_half_an_error_in_five_by_hand() -> None:
@@ -138,7 +154,7 @@ def test_a_small_prior_weight_moves_the_temperature_in_proportion(seed: int, k: 
     assert moved == pytest.approx(1e-6 * rate, rel=1e-3)
 
 
-def test_all_correct_with_a_prior_warns_and_has_the_temperature_of_the_prior() -> None:
+def test_all_correct_warns_and_has_the_temperature_of_the_prior_by_hand() -> None:
     # n right and, of the prior, half a sample of each class: σ(1/T) = (n + ½) / (n + 1), so 1/T =
     # ln(2n + 1)
     logits, labels = (
@@ -148,8 +164,11 @@ def test_all_correct_with_a_prior_warns_and_has_the_temperature_of_the_prior() -
     with pytest.warns(
         UserWarning, match=r"All 50 inputs are classified correctly.* set by the prior\."
     ):
-        log_t = fit_log_temperature(logits, labels, prior_weight=1 / 50)
-    assert log_t == pytest.approx(-math.log(math.log(101)), rel=0, abs=1e-12)
+        ts = TemperatureScaling().fit(Outputs(logits), labels)
+    assert ts.log_temperature.item() == pytest.approx(-math.log(math.log(101)), rel=1e-6)
+    for prior_weight in (0.0, 1 / 50):
+        log_t = fit_log_temperature(logits, labels, prior_weight)
+        assert log_t == pytest.approx(-math.log(math.log(101)), rel=0, abs=1e-12)
 
 
 def test_labels_without_information_warn_and_give_uniform_probabilities(

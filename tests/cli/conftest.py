@@ -38,6 +38,6 @@ def folder(tmp_path: Path, arrays: Arrays, monkeypatch: pytest.MonkeyPatch) -> P
 @pytest.fixture
 def fitted(folder: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     """The current folder, with temperature scaling of val.npz in net.safetensors."""
-    assert simplexcal("calibrate val.npz --input logits --method ts -o net.safetensors") == 0
+    assert simplexcal("calibrate val.npz --method ts -o net.safetensors") == 0
     capsys.readouterr()
     return folder

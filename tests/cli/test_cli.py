@@ -40,11 +40,11 @@ Arrays = dict[str, npt.NDArray[Any]]
 def test_from_outputs_to_evaluated_predictions(
     method: str, suffix: str, arrays: Arrays, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fit = f"calibrate val.npz --input logits --method {method} -o net.safetensors"
+    fit = f"calibrate val.npz --method {method} -o net.safetensors"
     assert simplexcal(fit) == 0
-    assert simplexcal(f"predict net.safetensors val.npz --input logits -o out{suffix}") == 0
+    assert simplexcal(f"predict net.safetensors val.npz -o out{suffix}") == 0
     capsys.readouterr()
-    assert simplexcal(f"evaluate out{suffix} --input predictions --json") == 0
+    assert simplexcal(f"evaluate out{suffix} --json") == 0
     out, err = capsys.readouterr()
     evaluated = json.loads(out)["methods"]["out"]
     labels = arrays["logits"].argmax(1)
@@ -58,7 +58,7 @@ def test_from_outputs_to_evaluated_predictions(
 
 @pytest.mark.usefixtures("fitted")
 def test_calibration_improves_what_the_table_shows(capsys: pytest.CaptureFixture[str]) -> None:
-    command = "evaluate val.npz --input logits --calibrator net.safetensors"
+    command = "evaluate val.npz --calibrator net.safetensors"
     assert simplexcal(f"{command} --json") == 0
     methods = json.loads(capsys.readouterr().out)["methods"]
     assert list(methods) == ["none", "ts"]
@@ -75,7 +75,7 @@ def test_two_calibrators_of_one_method_keep_both_names(
 ) -> None:
     (fitted / "other.safetensors").write_bytes((fitted / "net.safetensors").read_bytes())
     calibrators = "--calibrator net.safetensors --calibrator other.safetensors"
-    assert simplexcal(f"evaluate val.npz --input logits {calibrators} --json") == 0
+    assert simplexcal(f"evaluate val.npz {calibrators} --json") == 0
     assert list(json.loads(capsys.readouterr().out)["methods"]) == ["none", "ts", "ts (other)"]
 
 
@@ -87,14 +87,14 @@ def test_every_calibrator_is_evaluated_whatever_the_names(
         (fitted / path).parent.mkdir()
         (fitted / path).write_bytes((fitted / "net.safetensors").read_bytes())
     calibrators = " ".join(f"--calibrator {path}" for path in paths)
-    assert simplexcal(f"evaluate val.npz --input logits {calibrators} --json") == 0
+    assert simplexcal(f"evaluate val.npz {calibrators} --json") == 0
     _, first, *others = json.loads(capsys.readouterr().out)["methods"]
     assert others == [f"{first} (net)", f"{first} (run2/net.safetensors)"]
 
 
 def test_the_same_seed_gives_the_same_file(folder: Path) -> None:
     for name in ("a", "b"):
-        command = f"calibrate val.npz --input logits --seed 3 -o {name}.safetensors"
+        command = f"calibrate val.npz --seed 3 -o {name}.safetensors"
         assert simplexcal(command) == 0
     assert (folder / "a.safetensors").read_bytes() == (folder / "b.safetensors").read_bytes()
 
@@ -107,7 +107,7 @@ def test_the_branch_reads_features_where_there_is_the_last_layer(
     outputs = Outputs(torch.from_numpy(arrays["logits"]), torch.from_numpy(arrays["features"]))
     n_features = []
     for name in ("val", "headless"):
-        command = f"calibrate {name}.npz --input logits -o net.safetensors"
+        command = f"calibrate {name}.npz -o net.safetensors"
         assert simplexcal(command) == 0
         calibrator, _ = load_calibrator("net.safetensors")
         n_features.append(calibrator.n_features)
@@ -116,7 +116,7 @@ def test_the_branch_reads_features_where_there_is_the_last_layer(
 
 
 def test_what_is_mixed(folder: Path) -> None:
-    source = read_source(folder / "val.npz", "logits", None)
+    source = read_source(folder / "val.npz", "logits", None, {})
     assert isinstance(source.mixup("features"), FeatureMixup)
     assert isinstance(source.mixup("logits"), LogitMixup)
     with pytest.raises(ValueError, match="--mixup inputs needs the network itself"):
@@ -131,9 +131,9 @@ def test_a_class_without_samples_is_a_warning(
     for name in ("logits", "features", "labels"):
         few[name] = arrays[name][rows]
     np.savez(folder / "few.npz", **few)  # type: ignore[arg-type]
-    assert simplexcal("calibrate few.npz --input logits -o few.safetensors") == 0
+    assert simplexcal("calibrate few.npz -o few.safetensors") == 0
     assert "`labels` lack 1 class of 3: 2. " in capsys.readouterr().err
-    assert simplexcal("predict few.safetensors val.npz --input logits -o out.npz") == 0
+    assert simplexcal("predict few.safetensors val.npz -o out.npz") == 0
 
 
 def test_a_last_layer_that_does_not_give_the_logits_is_rejected(
@@ -141,7 +141,7 @@ def test_a_last_layer_that_does_not_give_the_logits_is_rejected(
 ) -> None:
     del arrays["head_bias"]
     np.savez(folder / "unbiased.npz", **arrays)  # type: ignore[arg-type]
-    assert simplexcal("calibrate unbiased.npz --input logits -o net.safetensors") == 2
+    assert simplexcal("calibrate unbiased.npz -o net.safetensors") == 2
     said = " ".join(capsys.readouterr().err.split())
     assert "`head_weight` and `head_bias` must turn `features` into `logits`; they are off" in said
     assert not (folder / "net.safetensors").exists()
@@ -149,7 +149,7 @@ def test_a_last_layer_that_does_not_give_the_logits_is_rejected(
 
 def test_a_report_is_written(fitted: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = "--calibrator net.safetensors -o report.html --title 'A <b> title'"
-    assert simplexcal(f"report val.npz --input logits {options}") == 0
+    assert simplexcal(f"report val.npz {options}") == 0
     assert capsys.readouterr().out.startswith("report.html: 300 inputs, none, ts.")
     page = (fitted / "report.html").read_text()
     assert "A &lt;b&gt; title" in page
@@ -161,7 +161,7 @@ def test_a_report_shows_ids_ood_data_and_its_files(fitted: Path, arrays: Arrays)
     np.savez(fitted / "keyed.npz", **keyed)  # type: ignore[arg-type]
     np.savez(fitted / "far.npz", logits=arrays["logits"][:40] / 9)
     options = "--calibrator net.safetensors --ood far.npz --tolerance 0.02 -o report.html"
-    assert simplexcal(f"report keyed.npz --input logits {options}") == 0
+    assert simplexcal(f"report keyed.npz {options}") == 0
     page = (fitted / "report.html").read_text()
     for words in ("photo-", "keyed.npz (SHA-256", "far.npz", "tells 40 out-of-distribution"):
         assert words in page
@@ -204,7 +204,7 @@ def test_one_input_can_be_evaluated(
     fitted: Path, arrays: Arrays, capsys: pytest.CaptureFixture[str]
 ) -> None:
     np.savez(fitted / "one.npz", logits=arrays["logits"][:1], labels=arrays["labels"][:1])
-    assert simplexcal("evaluate one.npz --input logits --json") == 0
+    assert simplexcal("evaluate one.npz --json") == 0
     assert json.loads(capsys.readouterr().out)["methods"]["none"]["n"] == 1
 
 
@@ -216,7 +216,7 @@ def test_logits_that_overflow_are_an_error_and_no_file(
     calibrator.log_temperature.data.fill_(-1.0)
     save_calibrator(calibrator, fitted / "sharp.safetensors")
     write(fitted / f"x{suffix}", {"logits": np.array([[1.0, 2.0, 3.0], [1e308, -1e308, 0.0]])})
-    command = f"predict sharp.safetensors x{suffix} --input logits -o y.parquet"
+    command = f"predict sharp.safetensors x{suffix} -o y.parquet"
     assert re.search(r"prediction in row 1 .* is not finite", error_of(capsys, command))
     assert not (fitted / "y.parquet").exists()
 
@@ -228,10 +228,10 @@ def test_rows_are_scored_as_they_are_predicted(
     logits[7] = np.nan
     write(fitted / "rows.parquet", {"logits": logits, "id": np.arange(len(logits)) + 100})
     score = "score net.safetensors --output out.parquet"
-    assert simplexcal(f"{score} --input rows.parquet --probs --json") == 0
+    assert simplexcal(f"{score} rows.parquet --with-probs --json") == 0
     record = json.loads(capsys.readouterr().out)
     assert (record["rows"], record["n_rejected"]) == (299, 1)
-    assert simplexcal("predict net.safetensors val.npz --input logits -o all.parquet") == 0
+    assert simplexcal("predict net.safetensors val.npz -o all.parquet") == 0
     scored = pq.read_table("out.parquet")
     good = np.delete(np.arange(300), 7)
     predicted = pq.read_table("all.parquet").take(good)
@@ -241,7 +241,7 @@ def test_rows_are_scored_as_they_are_predicted(
     assert scored["confidence"].to_numpy() == pytest.approx(expected, rel=1e-6)
     assert pq.read_table(record["rejected"])["id"].to_pylist() == [107]
     capsys.readouterr()
-    assert "missing.parquet" in error_of(capsys, f"{score} --input missing.parquet")
+    assert "missing.parquet" in error_of(capsys, f"{score} missing.parquet")
 
 
 @pytest.mark.long
@@ -253,11 +253,15 @@ def test_the_demo_is_what_make_demo_runs(tmp_path: Path, monkeypatch: pytest.Mon
     command = [str(Path(sys.executable).with_name("simplexcal")), *recipe[1].split()]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stderr == ""
-    for name in demo_run.METHODS:
-        assert f"| {name} " in done.stdout
     assert "The report: simplexcal-demo.html" in done.stdout
     page = (tmp_path / "simplexcal-demo.html").read_text()
     assert "Fashion-MNIST" in page
+    for name in demo_run.METHODS:
+        row = re.search(rf"^\| {name} .*$", done.stdout, re.MULTILINE)
+        assert row is not None
+        accuracy, ece = re.findall(r"\d+\.\d\d", row[0])[:2]
+        assert f"{accuracy}\N{NARROW NO-BREAK SPACE}%" in page
+        assert f"{ece}\N{NARROW NO-BREAK SPACE}%" in page
     assert len(page) < 3_000_000
 
 
@@ -265,10 +269,10 @@ def test_the_demo_is_what_make_demo_runs(tmp_path: Path, monkeypatch: pytest.Mon
 def test_predictions_are_not_taken_for_the_method_that_their_file_is_called_after(
     name: str, fitted: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert simplexcal(f"predict net.safetensors val.npz --input logits -o {name}.parquet") == 0
+    assert simplexcal(f"predict net.safetensors val.npz -o {name}.parquet") == 0
     capsys.readouterr()
-    assert simplexcal(f"evaluate {name}.parquet --input predictions --json") == 0
+    assert simplexcal(f"evaluate {name}.parquet --json") == 0
     assert list(json.loads(capsys.readouterr().out)["methods"]) == [f"{name}.parquet"]
-    assert simplexcal(f"report {name}.parquet --input predictions -o page.html") == 0
+    assert simplexcal(f"report {name}.parquet -o page.html") == 0
     page = (fitted / "page.html").read_text()
     assert CALIBRATORS[name].title not in page

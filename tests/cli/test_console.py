@@ -18,10 +18,11 @@ from helpers.command_line import error_of, simplexcal
 from helpers.user_files import content, write
 
 from simplexcal import NotFittedError, __version__
+from simplexcal.cli import COMMANDS
 from simplexcal.cli._console import echo_result, explain, run
 
 Arrays = dict[str, npt.NDArray[Any]]
-CALIBRATE = "calibrate val.npz --input logits -o net.safetensors"
+CALIBRATE = "calibrate val.npz -o net.safetensors"
 
 
 def without(arrays: Arrays, name: str) -> Arrays:
@@ -29,9 +30,9 @@ def without(arrays: Arrays, name: str) -> Arrays:
 
 
 WRONG: dict[str, tuple[Callable[[Arrays], Arrays], str]] = {
-    "probs where logits are meant": (
+    "logits that are called probs": (
         lambda a: {"probs": a["logits"], "labels": a["labels"]},
-        "holds `probs`",
+        "Or pass their name as --logits",
     ),
     "no labels": (lambda a: without(a, "labels"), "holds no true classes"),
     "labels from 1": (lambda a: a | {"labels": a["labels"] + 1}, "start at 1: subtract 1"),
@@ -52,7 +53,7 @@ def test_a_wrong_file_is_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     np.savez(folder / "wrong.npz", **change(arrays))  # type: ignore[arg-type]
-    error = error_of(capsys, "calibrate wrong.npz --input logits -o net.safetensors")
+    error = error_of(capsys, "calibrate wrong.npz -o net.safetensors")
     assert message.lower() in error.lower()
     assert not (folder / "net.safetensors").exists()
 
@@ -61,42 +62,43 @@ def test_a_wrong_file_is_one_line(
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("calibrate val.npz -o net.safetensors", "--input logits or --input probs"),
-        ("calibrate val.npz --input guess -o net.safetensors", "guess"),
+        ("calibrate val.npz --kind guess -o net.safetensors", "guess"),
+        ("calibrate val.npz --seed -1 -o net.safetensors", "from 0 on"),
         (
-            "calibrate missing.npz --input logits -o net.safetensors",
+            "calibrate missing.npz -o net.safetensors",
             "'missing.npz': No such file or directory.",
         ),
-        ("calibrate val.npz --input logits", "--output"),
+        ("calibrate val.npz", "--output"),
         (
-            "calibrate val.npz --input logits -o net.pkl",
+            "calibrate val.npz -o net.pkl",
             "--output must end in .safetensors; got 'net.pkl'.",
         ),
-        ("calibrate val.npz --input logits -o no/such/net.safetensors", "no folder"),
+        ("calibrate val.npz -o no/such/net.safetensors", "no folder"),
         (f"{CALIBRATE} --method magic", "'magic' is not one of none, ts"),
         (f"{CALIBRATE} --mixup inputs", "--model"),
         (f"{CALIBRATE} --head fc", "--model"),
-        (f"{CALIBRATE} --model a:b", "one of the two"),
+        (f"{CALIBRATE} --model a:b --kind logits", "one or the other"),
+        (f"{CALIBRATE} --model a:b --logits z", "one or the other"),
         ("calibrate val.npz --model nowhere:b -o n.safetensors", "inputs"),
-        ("predict val.npz val.npz --input logits -o out.npz", "not a whole safetensors file"),
-        ("predict net.safetensors val.npz --input logits -o out.txt", "must end in"),
-        ("evaluate val.npz --input predictions", "probs"),
-        ("evaluate val.npz --input predictions --calibrator net.safetensors", "leave out"),
-        ("report val.npz --input logits -o report.pdf", "must end in .html"),
+        ("predict val.npz val.npz -o out.npz", "not a whole safetensors file"),
+        ("predict net.safetensors val.npz -o out.txt", "must end in"),
+        ("evaluate val.npz --kind predictions", "probs"),
+        ("evaluate val.npz --kind predictions --calibrator net.safetensors", "Leave out"),
+        ("report val.npz -o report.pdf", "must end in .html"),
         (
-            "predict gone.safetensors val.npz --input logits -o out.npz",
+            "predict gone.safetensors val.npz -o out.npz",
             "'gone.safetensors': No such",
         ),
         (
-            "evaluate val.npz --input logits --calibrator gone.safetensors",
+            "evaluate val.npz --calibrator gone.safetensors",
             "'gone.safetensors': No such",
         ),
         (
-            "predict net.safetensors val.npz --input logits -o val.npz",
+            "predict net.safetensors val.npz -o val.npz",
             "'val.npz' is read by this",
         ),
         (
-            "predict net.safetensors val.npz --input logits -o net.safetensors",
+            "predict net.safetensors val.npz -o net.safetensors",
             "is read by this",
         ),
         ("nonsense", "nonsense"),
@@ -110,7 +112,7 @@ def test_a_wrong_command_is_one_line(
 
 def test_a_folder_is_no_output(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "folder.safetensors").mkdir()
-    error = error_of(capsys, "calibrate val.npz --input logits -o folder.safetensors")
+    error = error_of(capsys, "calibrate val.npz -o folder.safetensors")
     assert "'folder.safetensors' is a folder. Give the name of a file." in error
 
 
@@ -127,7 +129,7 @@ def test_another_number_of_classes_is_named(
     fitted: Path, arrays: Arrays, capsys: pytest.CaptureFixture[str]
 ) -> None:
     np.savez(fitted / "two.npz", logits=arrays["logits"][:, :2])
-    error = error_of(capsys, "predict net.safetensors two.npz --input logits -o out.npz")
+    error = error_of(capsys, "predict net.safetensors two.npz -o out.npz")
     assert "is for 3 classes; 'two.npz' has 2" in error
 
 
@@ -146,7 +148,7 @@ def test_a_damaged_file_is_predicted_or_rejected_in_one_line(
         for _ in range(min(len(damaged), rng.randrange(1, 20))):
             damaged[rng.randrange(len(damaged))] = rng.randrange(256)
         path.write_bytes(damaged)
-        code = simplexcal(f"predict net.safetensors {path.name} --input logits -o out.csv")
+        code = simplexcal(f"predict net.safetensors {path.name} -o out.csv")
         codes.append(code)
         err = capsys.readouterr().err
         assert (code, err.count("\n")) in ((0, 0), (2, 1)), err
@@ -159,7 +161,7 @@ def test_more_classes_than_memory_are_one_line(
     header = {"logits": {"dtype": "F32", "shape": [2**20, 2**30], "data_offsets": [0, 2**52]}}
     text = json.dumps(header).encode()
     (fitted / "huge.safetensors").write_bytes(len(text).to_bytes(8, "little") + text)
-    error_of(capsys, "predict net.safetensors huge.safetensors --input logits -o out.csv")
+    error_of(capsys, "predict net.safetensors huge.safetensors -o out.csv")
 
 
 def allocate_too_much() -> None:
@@ -288,7 +290,7 @@ def test_a_closed_pipe_is_no_error() -> None:
 
 @pytest.mark.usefixtures("folder")
 def test_a_pipe_that_is_closed_during_a_command_is_no_error() -> None:
-    command = [sys.executable, "-m", "simplexcal", "evaluate", "val.npz", "--input", "logits"]
+    command = [sys.executable, "-m", "simplexcal", "evaluate", "val.npz"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.close()
@@ -308,12 +310,12 @@ def test_help_says_what_each_command_does(capsys: pytest.CaptureFixture[str]) ->
     assert simplexcal("") == 0
     assert capsys.readouterr().out == out
     assert "..." not in out.partition("Commands:")[2]
-    for command in ("demo", "calibrate", "predict", "evaluate", "report", "export", "score"):
+    for command in COMMANDS:
         assert command in out
     assert "SIMPLEXCAL_DEBUG=1 in the environment shows the traceback" in " ".join(out.split())
 
 
-@pytest.mark.parametrize("command", ["demo", "calibrate", "predict", "evaluate", "export", "score"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_of_a_command_shows_its_options_once(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -326,7 +328,7 @@ def test_help_of_a_command_shows_its_options_once(
 @pytest.mark.usefixtures("fitted")
 def test_the_command_is_installed_and_quiet_when_piped() -> None:
     executable = str(Path(sys.executable).with_name("simplexcal"))
-    command = [executable, "evaluate", "val.npz", "--input", "logits"]
+    command = [executable, "evaluate", "val.npz"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stderr == ""
     assert "none" in done.stdout

@@ -30,11 +30,11 @@ def test_every_option_has_its_own_flag(command: str) -> None:
     [
         (
             "predict",
-            "--output, --input, --model, `batch_size`, CALIBRATOR, `labels` and `probs`.",
+            "--output, --kind, --model, `batch_size`, CALIBRATOR, `labels` and `probs`.",
         ),
         (
             "evaluate",
-            "`output`, --input, --model, `batch_size`, --calibrator, `labels` and `probs`.",
+            "`output`, --kind, --model, `batch_size`, --calibrator, `labels` and `probs`.",
         ),
         (
             "score",
@@ -51,6 +51,13 @@ def test_a_switch_that_is_to_be_passed_becomes_its_flag() -> None:
     assert text == "Pass --restart, not `dtype=True`."
 
 
+def test_a_value_and_the_name_of_an_array_become_flags() -> None:
+    sentence = 'Pass `kind="logits"` or `names["labels"]`, not `labels`, `id` or `dtype="x"`.'
+    for command in ("evaluate", "score"):
+        found = name_flags(sentence, flags(command))
+        assert found == 'Pass --kind logits or --labels, not `labels`, `id` or `dtype="x"`.'
+
+
 @pytest.mark.usefixtures("folder")
 def test_an_error_of_the_library_names_flags(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -59,8 +66,8 @@ def test_an_error_of_the_library_names_flags(
         raise ValueError("Pass `kind`, or `network`, not `mixup`.")
 
     monkeypatch.setattr("simplexcal.cli.calibrate.read_source", read_source)
-    error = error_of(capsys, "calibrate val.npz --input logits -o net.safetensors")
-    assert error == "Pass --input, or --model, not --mixup.\n"
+    error = error_of(capsys, "calibrate val.npz -o net.safetensors")
+    assert error == "Pass --kind, or --model, not --mixup.\n"
 
 
 @pytest.mark.usefixtures("fitted")
@@ -71,7 +78,7 @@ def test_a_warning_of_the_library_names_flags(
         warnings.warn("`output` is large.", stacklevel=2)
 
     monkeypatch.setattr("simplexcal.cli.predict.write_predictions", write_predictions)
-    assert simplexcal("predict net.safetensors val.npz --input logits -o out.npz") == 0
+    assert simplexcal("predict net.safetensors val.npz -o out.npz") == 0
     assert capsys.readouterr().err == "warning: --output is large.\n"
 
 

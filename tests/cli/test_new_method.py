@@ -56,7 +56,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def fitted(folder: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     """The current folder, with the toy method in toy.safetensors."""
-    assert simplexcal("calibrate val.npz --input logits --method toy -o toy.safetensors") == 0
+    assert simplexcal("calibrate val.npz --method toy -o toy.safetensors") == 0
     capsys.readouterr()
     return folder
 
@@ -86,7 +86,7 @@ def test_a_method_that_uses_mixup_is_listed_as_such(
 
 
 def test_calibrate_fits_and_saves_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = "calibrate val.npz --input logits --method toy -o toy.safetensors --json"
+    command = "calibrate val.npz --method toy -o toy.safetensors --json"
     assert simplexcal(command) == 0
     record = json.loads(capsys.readouterr().out)
     assert record["method"] == "toy"
@@ -99,7 +99,7 @@ def test_calibrate_fits_and_saves_it(folder: Path, capsys: pytest.CaptureFixture
 
 @pytest.mark.usefixtures("fitted")
 def test_predict_uses_it(arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
-    assert simplexcal("predict toy.safetensors val.npz --input logits -o out.npz") == 0
+    assert simplexcal("predict toy.safetensors val.npz -o out.npz") == 0
     assert capsys.readouterr().out.startswith("out.npz: 300 predictions by toy")
     prediction, _ = read_predictions("out.npz")
     assert torch.equal(prediction.probs, expected_probs(arrays))
@@ -107,7 +107,7 @@ def test_predict_uses_it(arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.usefixtures("fitted")
 def test_evaluate_names_it(capsys: pytest.CaptureFixture[str]) -> None:
-    command = "evaluate val.npz --input logits --calibrator toy.safetensors"
+    command = "evaluate val.npz --calibrator toy.safetensors"
     assert simplexcal(f"{command} --json") == 0
     methods = json.loads(capsys.readouterr().out)["methods"]
     assert list(methods) == ["none", "toy"]
@@ -117,7 +117,7 @@ def test_evaluate_names_it(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_report_shows_it(fitted: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = "report val.npz --input logits --calibrator toy.safetensors -o report.html"
+    command = "report val.npz --calibrator toy.safetensors -o report.html"
     assert simplexcal(command) == 0
     assert capsys.readouterr().out.startswith("report.html: 300 inputs, none, toy.")
     assert "toy" in (fitted / "report.html").read_text()
@@ -136,7 +136,7 @@ def test_export_writes_it(fitted: Path, arrays: Arrays, capsys: pytest.CaptureFi
 
 def test_score_uses_it(fitted: Path, arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
     write(fitted / "rows.parquet", {"logits": arrays["logits"]})
-    command = "score toy.safetensors --input rows.parquet --output out.parquet --json"
+    command = "score toy.safetensors rows.parquet --output out.parquet --json"
     assert simplexcal(command) == 0
     assert json.loads(capsys.readouterr().out)["rows"] == 300
     scored = pq.read_table("out.parquet")
@@ -149,6 +149,6 @@ def test_without_an_entry_there_is_no_such_method(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delitem(CALIBRATORS, "toy")
-    assert simplexcal("calibrate val.npz --input logits --method toy -o toy.safetensors") == 2
+    assert simplexcal("calibrate val.npz --method toy -o toy.safetensors") == 2
     assert "'toy' is not one of none, ts" in capsys.readouterr().err
     assert not np.any([path.suffix == ".safetensors" for path in folder.iterdir()])

@@ -207,22 +207,25 @@ def test_expected_entropy_and_mutual_information_add_up_to_the_entropy_of_the_me
 def test_the_moments_of_a_mean_are_those_of_its_distribution(
     dtype: torch.dtype, mean: float, expected_entropy: float, entropy: float
 ) -> None:
-    """The tolerances are those of the golden values of ``Concrete`` itself."""
+    """The tolerances are those of the golden values of ``Concrete`` itself.
+
+    No class is further than 24 below the largest, where one φ serves all (docs/theory.md).
+    """
     lams = torch.tensor([1e-3, 0.1, 0.5, 0.8, 1.0, 1.25, 2.0, 10.0, 1e3], dtype=dtype)
     for k in (2, 10, 100):
-        for scale in (0.3, 3.0, 10.0):
+        for scale in (0.3, 1.0, 3.0):
             probs = torch.stack([make_probs(k, i, scale, dtype) for i in range(len(lams))])
             found = moments_of_mean(probs, lams)
             exact = Concrete.from_mean(probs.double(), lams.double()).moments()
             assert found.mean is probs or torch.equal(found.mean, probs)
             close = {
-                "expected_entropy": {"rtol": 0, "atol": expected_entropy},
-                "mutual_information": {"rtol": 0, "atol": expected_entropy},
-                "entropy": {"rtol": entropy, "atol": entropy},
+                "expected_entropy": (0.0, expected_entropy),
+                "mutual_information": (0.0, expected_entropy),
+                "entropy": (entropy, entropy),
             }
-            for name, tolerance in close.items():
+            for name, (rtol, atol) in close.items():
                 value = getattr(found, name).double()
-                torch.testing.assert_close(value, getattr(exact, name), **tolerance)
+                torch.testing.assert_close(value, getattr(exact, name), rtol=rtol, atol=atol)
             through_logits = Concrete.from_mean(probs, lams).mean
             torch.testing.assert_close(through_logits, probs, rtol=0, atol=mean)
 

@@ -24,7 +24,8 @@ def test_the_factors_reproduce_the_distribution_of_the_gumbel_sum(
     kernel = small_kernel(dtype)
     r = kernel.resolution
     series = chebvander(2 * ratio / _gumbel_sum.LAST_RATIO - 1, r.terms - 1)
-    nodes = np.einsum("nt,trq->rq", series, kernel.nodes.numpy().reshape(r.terms, r.rank, -1))
+    matrix = series @ kernel.ratio_functions.numpy() @ kernel.core.numpy()
+    nodes = matrix.reshape(r.rank, -1) @ kernel.node_functions.numpy()
     z = r.first_node + kernel.spacing * np.arange(nodes.shape[1])
     for a in (0.0, -1.03, -5.21):
         hazard = (
@@ -69,7 +70,7 @@ def test_a_kernel_first_made_in_inference_mode_serves_training_too() -> None:
     _kernel._kernel.cache_clear()
     with torch.inference_mode():
         kernel_for(torch.zeros(1, 10))
-    assert not small_kernel(torch.float32).nodes.is_inference()
+    assert not small_kernel(torch.float32).core.is_inference()
 
 
 def test_a_kernel_first_made_in_a_transform_serves_others_too() -> None:

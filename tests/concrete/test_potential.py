@@ -1,9 +1,11 @@
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from numpy.polynomial.chebyshev import chebvander
 
-from simplexcal import _chunking
+from simplexcal import Concrete, _chunking
 from simplexcal.concrete import _kernel, _potential
 
 GAMMA = float(np.euler_gamma)
@@ -55,7 +57,7 @@ def test_chunks_do_not_change_the_result(
     logits = torch.randn(50, 9, generator=generator)
     temperature = 3 * torch.rand(50, generator=generator) + 0.1
     whole = _potential.potential(logits, temperature)
-    monkeypatch.setitem(_chunking.CHUNK, "cpu", 3000)
+    monkeypatch.setitem(_chunking.CHUNK, "cpu", 1000)
     calls = []
 
     def counted(g: torch.Tensor, t: torch.Tensor) -> _potential.Potential:
@@ -75,6 +77,56 @@ def test_no_autocast_reaches_the_matrices(generator: torch.Generator) -> None:
     plain = _potential.mean(logits, temperature)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(_potential.mean(logits, temperature), plain)
+
+
+def test_no_autocast_reaches_the_matrices_of_the_inversion(generator: torch.Generator) -> None:
+    probs = torch.randn(50, 9, generator=generator).softmax(-1)
+    plain = Concrete.from_mean(probs, 0.7).logits
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(Concrete.from_mean(probs, 0.7).logits, plain)
+
+
+@pytest.mark.parametrize("precision", ["high", "medium"])
+def test_no_switch_for_faster_products_reaches_the_matrices(
+    precision: str, generator: torch.Generator
+) -> None:
+    logits = torch.randn(5000, 9, generator=generator)
+    exact = _potential.mean(logits.double(), torch.ones(5000, dtype=torch.float64))
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        # Not every processor obeys, so that an accurate mean alone does not prove it.
+        assert _kernel.kernel_for(logits).core.dtype == torch.float64
+        mean = _potential.mean(logits, torch.ones(5000))
+    finally:
+        torch.set_float32_matmul_precision(before)
+    torch.testing.assert_close(mean.double(), exact, rtol=0, atol=5e-7)
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.backends.mkldnn, "matmul"), reason="needs the switches of PyTorch 2.9"
+)
+def test_nor_does_a_switch_of_a_backend() -> None:
+    logits = torch.zeros(1, 9)
+    backends: Any = torch.backends
+    matmul = backends.mkldnn.matmul
+    owners = (backends, backends.mkldnn, matmul)
+    before = [owner.fp32_precision for owner in owners]
+    try:
+        for owner in owners:
+            # A switch that is not set follows the one above it.
+            matmul.fp32_precision = "none"
+            owner.fp32_precision = "bf16"
+            assert _kernel.product_dtype(logits) == torch.float64
+            owner.fp32_precision = "none"
+    finally:
+        for owner, precision in zip(owners, before, strict=True):
+            owner.fp32_precision = precision
+
+
+def test_a_graph_which_may_run_anywhere_has_float64_matrices() -> None:
+    compiled = torch.compile(_kernel.product_dtype, backend="eager")
+    assert compiled(torch.zeros(1, 9)) == torch.float64
 
 
 @pytest.mark.filterwarnings(

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from simplexcal.concrete import _fused, _inversion, _potential, _triton
+from simplexcal.concrete import _fused_operators, _inversion, _potential, _triton
 
 DOUBLE = torch.float64
 GOLDEN = Path(__file__).parents[1] / "concrete" / "golden.json"
@@ -62,12 +62,12 @@ def gradients() -> dict[str, float]:
         at = [x.double().requires_grad_() for x in (logits, temperature)]
         grad = torch.randn(n, k, generator=generator)
         exact = torch.autograd.grad(_potential.mean_in_torch(*at), at, grad.double())
-        found = _fused.mean_backward(grad, logits, temperature)
+        found = _fused_operators.mean_backward(grad, logits, temperature)
         pairs = zip(found, exact, strict=True)
         worst["mean"] = max(worst["mean"], *(_distance(a, b) for a, b in pairs))
         log_mean = _potential.log_mean_at_in_torch(at[0], at[1], labels)
         exact = torch.autograd.grad(log_mean, at, grad[:, :2].double())
-        found = _fused.log_mean_backward(grad[:, :2], logits, temperature, labels)
+        found = _fused_operators.log_mean_backward(grad[:, :2], logits, temperature, labels)
         pairs = zip(found, exact, strict=True)
         worst["log_mean"] = max(worst["log_mean"], *(_distance(a, b) for a, b in pairs))
     return worst
@@ -95,7 +95,7 @@ def second_derivatives() -> float:
     generator = torch.Generator().manual_seed(0)
     found = []
     rows = (torch.randn(5, 4, generator=generator), torch.rand(5, generator=generator) + 0.5)
-    for mean in (_fused.mean, _potential.mean_in_torch):
+    for mean in (_fused_operators.mean, _potential.mean_in_torch):
         at = [x.clone().requires_grad_() for x in rows]
         first = torch.autograd.grad(mean(*at).square().sum(), at, create_graph=True)
         found.append(torch.autograd.grad(first[0].square().sum() + first[1].sum(), at))
@@ -108,9 +108,9 @@ def operators() -> list[str]:
     temperature = torch.ones(3, requires_grad=True)
     at = (logits, temperature)
     found = [
-        torch.library.opcheck(_fused.mean, at),
-        torch.library.opcheck(_fused.log_mean_at, (*at, torch.zeros(3, 1, dtype=torch.int64))),
-        torch.library.opcheck(_fused.invert, (logits.detach(), temperature.detach())),
+        torch.library.opcheck(_fused_operators.mean, at),
+        torch.library.opcheck(_fused_operators.log_mean_at, (*at, torch.zeros(3, 1, dtype=torch.int64))),
+        torch.library.opcheck(_fused_operators.invert, (logits.detach(), temperature.detach())),
     ]
     return sorted({result for results in found for result in results.values()})
 

@@ -58,6 +58,17 @@ def test_an_output_that_is_an_input_is_rejected_under_any_name(tmp_path: Path) -
             check_output_path(output, [".csv"], [data])
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_device_or_a_pipe_is_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.csv"
+    os.mkfifo(pipe)
+    with pytest.raises(FileExistsError, match=r"pipe\.csv' is a device or a pipe"):
+        atomic_write(pipe, b"1")
+    with pytest.raises(FileExistsError, match=r"^`output`: .*pipe\.csv' is a device or a pipe"):
+        check_output_path(pipe, [".csv"])
+    assert pipe.is_fifo()
+
+
 def test_an_output_whose_name_is_too_long_is_rejected(tmp_path: Path) -> None:
     # The name has 128 letters, of two bytes each.
     with pytest.raises(ValueError, match=r"The name of '.*' has 260 bytes; .* most 255"):

@@ -654,7 +654,7 @@ def test_a_header_with_the_right_checksum_may_still_make_no_sense(tmp_path: Path
 @pytest.mark.parametrize("asked", ["", "logit", "LOGITS", "features", None])
 def test_what_to_take_is_said_exactly(asked: Any, tmp_path: Path) -> None:
     with pytest.raises(
-        ValueError, match='`input` must be "logits" or "probs", as the file holds them; got'
+        ValueError, match='`kind` must be "logits" or "probs", as the file holds them; got'
     ):
         read_outputs(write(tmp_path / "x.npz", content()), asked)
 

@@ -83,7 +83,7 @@ def test_the_other_array_is_never_taken_instead(
     path = write(tmp_path / f"x{suffix}", select(there))
     with pytest.raises(
         ValueError,
-        match=rf"^'.*' holds `{there}` and no `{asked}`. Pass `input` as \"{there}\" if they are",
+        match=rf"^'.*' holds `{there}` and no `{asked}`. Pass `kind=\"{there}\"` if they are",
     ):
         read_outputs(path, asked)
 
@@ -93,7 +93,7 @@ def test_logits_are_no_probs(suffix: str, tmp_path: Path) -> None:
     path = write(tmp_path / f"x{suffix}", {"probs": content()["logits"]})
     with pytest.raises(
         ValueError,
-        match=r"^'.*x\..*': `probs` must be between 0 and 1; found .* `input` as \"logits\"\.$",
+        match=r"^'.*x\..*': `probs` must be between 0 and 1; found .* `names\[\"logits\"\]`\.$",
     ):
         read_outputs(path, "probs")
 
@@ -335,9 +335,7 @@ def test_outputs_that_the_library_saved_are_read(features: bool, tmp_path: Path)
     assert torch.equal(table.outputs.logits, logits)
     assert (table.outputs.features is not None) == features
     assert equal(table.labels, labels.numpy())
-    with pytest.raises(
-        ValueError, match=r'holds `logits` and no `probs`. Pass `input` as "logits"'
-    ):
+    with pytest.raises(ValueError, match=r'holds `logits` and no `probs`. Pass `kind="logits"`'):
         read_outputs(tmp_path / "x.safetensors", "probs")
 
 

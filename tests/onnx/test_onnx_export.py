@@ -1,6 +1,7 @@
 """onnxruntime against torch, for every method; and what an export must leave alone, refuse and
 say."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -77,7 +78,13 @@ def assert_same(
             torch.testing.assert_close(got[name], getattr(expected, name), rtol=0, atol=atol)
     if "epistemic" in got:
         torch.testing.assert_close(got["epistemic"], expected.epistemic, rtol=rtol, atol=atol)
-    assert ("epistemic" in got) == ("aleatoric" in got) == (expected.epistemic is not None)
+    if "mutual_information" in got:
+        mutual_information = got["mutual_information"]
+        torch.testing.assert_close(
+            mutual_information, expected.mutual_information, rtol=0, atol=2 * atol
+        )
+    for name in ("aleatoric", "epistemic", "mutual_information"):
+        assert (name in got) == (getattr(expected, name) is not None)
     assert ("accepted" in got) == (expected.accepted is not None)
 
 
@@ -147,6 +154,7 @@ def test_the_uncertainties_of_the_graph_belong_to_its_probabilities(
     close = partial(torch.testing.assert_close, check_dtype=False, atol=1e-5)
     close(got["epistemic"], exact.entropy, rtol=1e-5)
     close(got["aleatoric"], exact.expected_entropy, rtol=0)
+    close(got["mutual_information"], exact.mutual_information, rtol=0)
 
 
 def test_what_the_threshold_accepts_is_an_output(case: Case, images: Tensor) -> None:
@@ -190,9 +198,46 @@ def test_onnxruntime_has_nothing_to_say_about_the_file(
 
 
 def test_the_names_are_in_the_promised_order(case: Case) -> None:
-    names = ["label", "probs", "confidence", "accepted", "aleatoric", "epistemic"]
-    found = list(run(case.path, inputs=torch.zeros(2, 1, 28, 28)))
-    assert found == names[: 6 if case.method.startswith("sts") else 4]
+    names = ["label", "probs", "confidence", "accepted"]
+    if case.model.calibrator.has_uncertainties:
+        names += ["aleatoric", "epistemic", "mutual_information"]
+    assert list(run(case.path, inputs=torch.zeros(2, 1, 28, 28))) == names
+
+
+NAMES = ["no", 'maybe, "ça va"', "是"]
+
+
+def metadata_of(path: Path) -> dict[str, str]:
+    metadata: dict[str, str] = (
+        onnxruntime.InferenceSession(path).get_modelmeta().custom_metadata_map
+    )
+    return metadata
+
+
+@pytest.mark.parametrize("names", [NAMES, tuple(NAMES), np.array(NAMES)])
+def test_the_names_of_the_classes_are_metadata(names: Any, tmp_path: Path) -> None:
+    path = tmp_path / "names.onnx"
+    calibrator = Uncalibrated().fit(Outputs(torch.eye(3)), torch.arange(3))
+    export_calibrator(calibrator, path, class_names=names)
+    metadata = metadata_of(path)
+    assert json.loads(metadata["class_names"]) == NAMES
+    assert (metadata["method"], metadata["simplexcal"]) == ("none", simplexcal.__version__)
+    CalibratedModel(Backbone(nn.Linear(4, 3)), calibrator).to_onnx(
+        path, torch.zeros(1, 4), class_names=names
+    )
+    assert json.loads(metadata_of(path)["class_names"]) == NAMES
+
+
+def test_class_names_are_one_for_each_class(tmp_path: Path) -> None:
+    path = tmp_path / "names.onnx"
+    calibrator = Uncalibrated().fit(Outputs(torch.eye(3)), torch.arange(3))
+    with pytest.raises(ValueError, match=r"`class_names` must name all 3 classes.*got 2\."):
+        export_calibrator(calibrator, path, class_names=["no", "yes"])
+    with pytest.raises(TypeError, match=r"`class_names` must be a list of 3 names; got the text"):
+        export_calibrator(calibrator, path, class_names="abc")
+    assert not path.exists()
+    export_calibrator(calibrator, path)
+    assert "class_names" not in metadata_of(path)
 
 
 # --- the calibrator alone -------------------------------------------------------------------------
@@ -229,6 +274,8 @@ def rows(k: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     logits[30:35, -1] = (
         logits[30:35].amax(-1).nextafter(step)
     )  # ahead by one rounding step, which no softmax sees
+    logits[16:19] *= torch.tensor([[1e6], [1e16], [1e33]], dtype=dtype)
+    logits[25] += 2.0**30
     return logits, torch.randn(257, FEATURES, generator=seeded(6), dtype=dtype)
 
 

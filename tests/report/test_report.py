@@ -178,6 +178,14 @@ def test_calibration_that_changes_nothing() -> None:
     assert "(NLL) stays at" in words(same)
 
 
+def test_a_large_improvement_of_few_inputs_is_said() -> None:
+    v = verdict([(0.7, 300, 215)], before=[(0.99, 300, 215)])
+    assert v.tone == "unsure"
+    assert words(v).startswith(
+        "STS lowers the calibration error; 300 inputs are too few to tell what is left of it."
+    )
+
+
 def test_an_improved_nll_is_help() -> None:
     """The error stays at 15 points, but the easy inputs are now told from the hard ones."""
     v = verdict(
@@ -261,7 +269,7 @@ def test_few_inputs_cannot_tell() -> None:
 
 
 def test_few_inputs_after_a_visible_error() -> None:
-    v = verdict([(0.75, 60, 45)], before=[(0.999, 60, 45)])
+    v = verdict([(0.75, 60, 45)], before=[(0.86, 60, 45)])  # the paired test finds no change
     assert v.tone == "unsure"
     assert "60 inputs show no clear error, but prove little" in words(v)
 
@@ -1040,6 +1048,58 @@ def test_a_narrow_page_does_not_scroll_sideways(show: Open, width: int) -> None:
     scrolls = table.evaluate("e => e.scrollWidth > e.clientWidth")
     assert scrolls or width == 768
     assert page.locator(".hint").first.is_visible() == scrolls
+
+
+LONG = "https://example.org/a-long-name-without-spaces/"
+
+
+@pytest.fixture(scope="module")
+def long_words(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report on 40 classes whose names, and the ids of the inputs, cannot be divided."""
+    predictions, labels = network(400, k=40)
+    path = tmp_path_factory.mktemp("long") / "long.html"
+    names = [f"{LONG}class/{i}" for i in range(40)]
+    ids = [f"{LONG}input/{i}" for i in range(400)]
+    return write_report(path, predictions, labels, class_names=names, ids=ids)
+
+
+def test_long_ids_and_names_leave_room_on_a_phone(show: Open, long_words: Path) -> None:
+    page = show(long_words, width=390)
+    for title in ("classes", "pairs", "mistakes"):
+        first = page.locator(f"section[aria-labelledby={title}] tbody tr").first
+        cells = [cell.bounding_box() for cell in first.locator("th, td").all()[:2]]
+        assert cells[0] is not None
+        assert cells[1] is not None
+        assert cells[0]["width"] < 200
+        assert cells[1]["x"] < 250
+
+
+def test_a_long_table_of_classes_scrolls_and_says_so(show: Open, long_words: Path) -> None:
+    section = show(long_words).locator("section[aria-labelledby=classes]")
+    table = section.locator(".scroll")
+    assert table.evaluate("e => e.scrollHeight > e.clientHeight")
+    assert "The table scrolls." in section.inner_text()
+    caption = table.locator("caption").bounding_box()  # on top, where it can be seen
+    header = table.locator("thead").bounding_box()
+    assert caption is not None
+    assert header is not None
+    assert caption["y"] < header["y"]
+
+
+def test_a_short_table_of_classes_is_shown_whole(show: Open) -> None:
+    section = show().locator("section[aria-labelledby=classes]")
+    assert section.locator("tbody tr").count() == 10
+    assert section.locator(".scroll").evaluate("e => e.scrollHeight <= e.clientHeight")
+    assert "The table scrolls." not in section.inner_text()
+
+
+def test_a_threshold_that_no_input_reaches_has_no_share_of_mistakes(
+    show: Open, long_words: Path
+) -> None:
+    page = show(long_words)
+    page.locator("#threshold").fill(str(chart_data.N_STEPS))
+    assert page.locator("#coverage-note").inner_text().startswith("0 of")
+    assert page.locator("#accuracy-note").inner_text() == "no inputs"
 
 
 def test_charts_follow_the_width_of_the_window(show: Open) -> None:

@@ -150,7 +150,7 @@ def test_numbers_of_each_type_are_what_they_say(kind: Any, tmp_path: Path) -> No
 def test_probs_are_taken_by_their_name_and_written_where_wanted(tmp_path: Path) -> None:
     probs = outputs(30).logits.softmax(-1)
     data = write(tmp_path / "x.parquet", {"probs": probs.tolist()})
-    score(save(tmp_path, "ts"), data, tmp_path / "y.parquet", probs=True)
+    score(save(tmp_path, "ts"), data, tmp_path / "y.parquet", with_probs=True)
     expected = fitted("ts")(Outputs.from_probs(probs)).probs
     rows = read(tmp_path / "y.parquet")
     torch.testing.assert_close(torch.tensor([rows[f"prob_{i}"] for i in range(K)]).T, expected)
@@ -227,7 +227,13 @@ def test_every_row_comes_out_once_and_in_order(
             "logits": pa.array(outputs(200).logits[start:stop].tolist(), pa.list_(pa.float32())),
         }
         write(folder / "in" / f"{i}.parquet", rows, group)
-    score(save(folder, "ts"), folder / "in", folder / "y.parquet", key="key", batch_size=batch_size)
+    score(
+        save(folder, "ts"),
+        folder / "in",
+        folder / "y.parquet",
+        names={"id": "key"},
+        batch_size=batch_size,
+    )
     assert read(folder / "y.parquet")["key"] == list(range(ends[-1]))
 
 

@@ -104,7 +104,6 @@ def test_without_an_address_ray_is_started_here_on_loopback_and_stopped(tmp_path
     arguments = [
         "score",
         calibrator,
-        "--input",
         data,
         "--output",
         output,

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
+from torch.overrides import TorchFunctionMode
 
-from simplexcal._arrays import as_tensor, frame_to_array
+from simplexcal._arrays import as_tensor, frame_to_array, list_to_array
 
 _locks: "WeakKeyDictionary[nn.Module, Any]" = WeakKeyDictionary()  # one for each network
 _locks_guard = Lock()
@@ -175,6 +176,51 @@ def recorded(layers: dict[str, nn.Linear]) -> Iterator[dict[str | int, Call]]:
         yield calls
 
 
+class RecordedCalls(TorchFunctionMode):
+    """Records the calls of one linear layer where a network is traced, which no hook survives.
+
+    Args:
+        layer: The layer.
+    """
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.weight = layer.weight
+        self.calls: list[Call] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Call the function; it is the layer's if it is linear and has its weight.
+
+        Args:
+            func: The function.
+            types: Unused; the interface of torch has it.
+            args: Its arguments by position.
+            kwargs: Its arguments by name.
+        """
+        output = func(*args, **(kwargs or {}))
+        if func is nn.functional.linear and args[1] is self.weight:
+            self.calls.append(Call("", args[0].clone(), output.clone()))
+        return output
+
+
+def features_of_logits(call: Call, logits: Tensor) -> Tensor:
+    """Return a layer's input (N, D); of all tokens, that of the one whose logits were picked.
+
+    Args:
+        call: The call of the layer.
+        logits: The network's logits, (N, K).
+    """
+    if call.output.dim() == 2:
+        return call.features
+    of_tokens = call.output.log_softmax(-1)
+    picked = logits.log_softmax(-1).unsqueeze(1)
+    token = (of_tokens - picked).abs().amax(-1).argmin(1)
+    index = token.reshape(-1, 1, 1).expand(-1, 1, call.features.shape[-1])
+    return call.features.gather(1, index).squeeze(1)
+
+
 def logits_of(net: nn.Module, x: Any) -> Any:
     """Call a network and return its logits: of several results, the first tensor.
 
@@ -237,8 +283,9 @@ def network_inputs(net: nn.Module, x: Any) -> Any:
 
     Args:
         net: The network.
-        x: A tensor or an array, or a mapping or a sequence of them.
+        x: A tensor, an array or a list of numbers, or a mapping or a sequence of them.
     """
+    x = list_to_array(x)
     anchor = next(iter((*net.parameters(), *net.buffers())), torch.empty(0))
 
     def own_tensor(part: Tensor | np.ndarray) -> Tensor:

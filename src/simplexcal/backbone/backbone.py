@@ -8,16 +8,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from simplexcal._validation import check_float_tensor
 from simplexcal.backbone._fingerprint import digest_network
 from simplexcal.backbone._forward import (
     Call,
+    RecordedCalls,
+    features_of_logits,
     frozen,
     input_tensor,
     logits_of,
     network_inputs,
     recorded,
 )
-from simplexcal.types import Outputs
+from simplexcal.types import Outputs, outputs_of_rows
 
 
 class Backbone(nn.Module):
@@ -83,6 +86,8 @@ class Backbone(nn.Module):
         Raises:
             ValueError: If the logits are not the output of a linear layer.
         """
+        if torch.compiler.is_compiling():
+            return self._trace(x)
         if self._head_name is None:
             layers = _linear_layers(self.net)
         else:
@@ -95,6 +100,23 @@ class Backbone(nn.Module):
                     self._head_name = call.name
                     return Outputs(outputs.logits, features)
         raise _no_head(list(calls.values()), outputs.n_classes)
+
+    def _trace(self, x: Any) -> Outputs:
+        """Return the outputs where torch.compile or torch.export trace them.
+
+        A graph has no values to check, and no modes and hooks to restore.
+        """
+        if any(module.training for module in self.net.modules()):
+            raise RuntimeError(
+                "`net` must be in evaluation mode to be compiled or exported. Call net.eval()."
+            )
+        recorder = RecordedCalls(self.head)
+        with recorder:
+            logits = logits_of(self.net, x)
+        if not recorder.calls:
+            raise _no_head([], logits.shape[1])
+        features = features_of_logits(recorder.calls[-1], logits)
+        return outputs_of_rows(_full(logits), _full(features))
 
     def train(self, mode: bool = True) -> Self:
         """Stay in evaluation mode: batch-norm statistics are part of the frozen network.
@@ -171,6 +193,11 @@ def _features(call: Call, logits: Tensor) -> Tensor | None:
         return None
     features = call.features.reshape(n, n_tokens, call.features.shape[-1])
     return features[torch.arange(n, device=token.device), token]
+
+
+def _full(tensor: Tensor) -> Tensor:
+    """Return a tensor as Outputs hold it: without a graph, and not in half precision."""
+    return check_float_tensor("net", tensor.detach())
 
 
 def _log_softmax(logits: Tensor) -> Tensor:

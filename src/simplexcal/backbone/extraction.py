@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from simplexcal._arrays import frame_to_array
+from simplexcal._arrays import frame_to_array, list_to_array
 from simplexcal._progress import track
 from simplexcal._validation import check_batch_labels, check_count
 from simplexcal.backbone._forward import map_tensors
@@ -37,8 +37,8 @@ def extract(
     Args:
         backbone: A Backbone, or a network to make one of.
         data: A DataLoader or another iterable of batches; or a Dataset, or a pair (inputs, labels)
-            of tensors or arrays. A batch is such a pair, or a dict with "labels" whose other
-            tensors are the inputs.
+            of tensors, arrays or lists of numbers. A batch is such a pair, or a dict with "labels"
+            whose other tensors are the inputs. A list of (input, class) is a Dataset.
         batch_size: Size of the batches that a Dataset or a pair is divided into.
         storage: Folder for the results, which are then memory-mapped. None keeps them in memory.
         progress: Show a progress bar on stderr.
@@ -80,11 +80,11 @@ def input_batches(net: nn.Module, data: Any, batch_size: int) -> Iterable[Any]:
         TypeError: If `data` is nothing of this; the message calls it `x`.
     """
     check_count("batch_size", batch_size)
-    data = frame_to_array(data)
+    data = list_to_array(data)
     if isinstance(data, Tensor | np.ndarray):
         starts = range(0, max(len(data), 1), batch_size)
         return [data[start : start + batch_size] for start in starts]
-    has_labels = _is_labelled(net, data) or _are_labelled(net, data)
+    has_labels = _is_labelled(net, data) or _are_labelled(net, data) or _are_samples(data)
     if isinstance(data, Mapping | tuple | list) and not has_labels:
         return [data]
     if not isinstance(data, Iterable | Dataset) and not hasattr(data, "__getitem__"):
@@ -119,7 +119,7 @@ def _is_labelled(net: nn.Module, batch: Any) -> bool:
         return any(name in batch for name in LABELS)
     if not isinstance(batch, tuple | list) or len(batch) != 2 or not _are_labels(batch[1]):
         return False
-    is_one_input = isinstance(frame_to_array(batch[0]), Tensor | np.ndarray)
+    is_one_input = isinstance(list_to_array(batch[0]), Tensor | np.ndarray)
     return not is_one_input or _n_required(net) < 2
 
 
@@ -154,7 +154,7 @@ def _batches(data: Any, size: int) -> Iterable[Any]:
     if isinstance(data, Mapping):
         data = _split(data)
     if _is_pair_of_tensors(data):
-        return _slices(frame_to_array(data[0]), frame_to_array(data[1]), size)
+        return _slices(list_to_array(data[0]), frame_to_array(data[1]), size)
     if _is_dataset(data):
         # With a generator of its own, the loader leaves torch's global random state alone.
         return DataLoader(data, size, generator=torch.Generator())
@@ -170,12 +170,23 @@ def _is_pair_of_tensors(data: Any) -> bool:
     """Return whether data are (inputs, labels), and no list of two batches."""
     if not isinstance(data, tuple | list) or len(data) != 2:
         return False
-    return any(isinstance(frame_to_array(part), Tensor | np.ndarray) for part in data)
+    return any(isinstance(list_to_array(part), Tensor | np.ndarray) for part in data)
+
+
+def _are_samples(data: Any) -> bool:
+    """Return whether data are a list of several single inputs, each with its class."""
+    if not isinstance(data, list) or len(data) < 2:
+        return False
+    first = data[0]
+    if not isinstance(first, tuple | list) or len(first) != 2:
+        return False
+    label = first[1]
+    return isinstance(label, int) or getattr(label, "ndim", None) == 0
 
 
 def _is_dataset(data: Any) -> bool:
     """Return whether data are a Dataset, or have the interface of one."""
-    if isinstance(data, Dataset):
+    if isinstance(data, Dataset) or _are_samples(data):
         return True
     if frame_to_array(data) is not data:
         raise _no_labels(type(data).__name__)

@@ -18,17 +18,22 @@ from torch.nn.functional import one_hot
 from simplexcal._chunking import map_rows
 from simplexcal.calibrators._line_search import golden_section
 from simplexcal.calibrators._optim import (
+    divide_logits,
     floor_logits,
     fold_batches,
     generator_device,
     minimise,
     uniform_,
 )
+from simplexcal.calibrators._weights import effective_number, weighted_mean, weighted_std
 from simplexcal.calibrators.temperature import jeffreys_weight
 from simplexcal.concrete import Concrete, _potential
 from simplexcal.concrete._kernel import row_width
 
 N_PARAMETERS = 3  # ln τ, ln λ and η
+# A mean over its estimated standard error follows Student's t distribution with n - 1 degrees of
+# freedom, whose variance (n - 1) / (n - 3) is infinite for up to 3 samples.
+MIN_PER_FOLD = 4
 
 
 @dataclass(frozen=True)
@@ -134,6 +139,7 @@ class LikelihoodHead(nn.Module):
         logits: Tensor,
         temperature: Tensor,
         labels: Tensor,
+        weights: Tensor | None,
         generator: Generator | None,
         progress: bool,
     ) -> None:
@@ -143,23 +149,34 @@ class LikelihoodHead(nn.Module):
             logits: The network's logits, (N, K).
             temperature: T of temperature scaling, ().
             labels: True classes, (N,).
+            weights: Weight of each input, (N,), with the sum 1; None: all count alike.
             generator: Source of randomness.
             progress: Show a progress bar.
         """
+        n = len(logits)
+        if effective_number(n, weights) < MIN_PER_FOLD * self.settings.n_folds:
+            self.shrinkage.zero_()
+            self.margin_offset.zero_()
+            return
 
         def scaled(rows: Tensor) -> Tensor:
-            z = (rows / temperature).to(self.hidden_weight.dtype)
-            return floor_logits(z, self.settings.max_depth)
+            z = divide_logits(rows, temperature, self.settings.max_depth)
+            return floor_logits(z.to(self.hidden_weight.dtype), self.settings.max_depth)
 
-        inputs = self._initialise(logits, scaled, generator)
-        n = len(logits)
+        inputs = self._initialise(logits, scaled, weights, generator)
         order = torch.randperm(n, generator=generator, device=generator_device(generator))
         order = order.to(logits.device)
+        relative = None
+        if weights is not None:
+            relative = (n * weights).to(self.hidden_weight.dtype)  # with the mean 1
         fold = order % self.settings.n_folds
 
         def loss(rows: Tensor) -> Tensor:
             d = concrete(scaled(logits[rows]), self._parameters_of(inputs[rows]))
-            return -d.log_likelihood(labels[rows]).mean()
+            found = d.log_likelihood(labels[rows])
+            if relative is not None:
+                found = relative[rows] * found
+            return -found.mean()
 
         minimise(
             loss,
@@ -175,7 +192,7 @@ class LikelihoodHead(nn.Module):
             rows = torch.arange(n, device=order.device)
             held_out = self._parameters_of(inputs)[fold, rows]
             turn = order // self.settings.n_folds
-            self._cross_validate(logits, scaled, held_out, labels, turn)
+            self._cross_validate(logits, scaled, held_out, labels, turn, weights)
 
     def shrink(
         self, parameters: Tensor, shrinkage: Tensor | float, margin_offset: Tensor | float
@@ -196,14 +213,16 @@ class LikelihoodHead(nn.Module):
         self,
         logits: Tensor,
         scaled: Callable[[Tensor], Tensor],
+        weights: Tensor | None,
         generator: Generator | None,
     ) -> Tensor:
         """Standardise the statistics, draw the first weights, and return the inputs (N, I)."""
-        k = logits.shape[1]
+        n, k = logits.shape
         raw = map_rows(lambda rows: self._statistics(scaled(rows)), logits, width=4 * k)
-        self.statistics_mean.copy_(raw.mean(0))
-        self.statistics_std.copy_(raw.std(0).clamp_min(1e-6))
-        self.class_input.fill_(len(logits) >= self.settings.min_per_class * k)
+        self.statistics_mean.copy_(weighted_mean(raw, weights))
+        self.statistics_std.copy_(weighted_std(raw, weights).clamp_min(1e-6))
+        n_effective = effective_number(n, weights)
+        self.class_input.fill_(n_effective >= self.settings.min_per_class * k)
         inputs = map_rows(lambda rows: self._inputs(scaled(rows)), logits, width=4 * k)
         for parameter in (self.hidden_bias, self.output_weight, self.output_bias):
             nn.init.zeros_(parameter)
@@ -217,10 +236,11 @@ class LikelihoodHead(nn.Module):
         held_out: Tensor,
         labels: Tensor,
         turn: Tensor,
+        weights: Tensor | None,
     ) -> None:
         """Choose shrinkage and margin offset by the likelihood of held-out predictions."""
-        k = logits.shape[1]
-        prior_weight = jeffreys_weight(len(logits), k)
+        n, k = logits.shape
+        prior_weight = jeffreys_weight(effective_number(n, weights), k)
 
         def log_likelihood(
             rows: Tensor, parameters: Tensor, labels: Tensor, turn: Tensor
@@ -236,11 +256,11 @@ class LikelihoodHead(nn.Module):
 
         candidates = self.settings.shrinkages
         scores = torch.stack([score(candidate, 0.0) for candidate in candidates])
-        shrinkage = candidates[_one_standard_error(scores)]
+        shrinkage = candidates[_one_standard_error(scores, weights)]
         self.shrinkage.fill_(shrinkage)
         bound = self.settings.max_margin_offset
         offset = golden_section(
-            lambda offset: -score(shrinkage, offset).mean().item(),
+            lambda offset: -weighted_mean(score(shrinkage, offset), weights).item(),
             -bound,
             bound,
             self.settings.n_margin_steps,
@@ -333,8 +353,9 @@ def _penalised_likelihood(
     return found[:, 0] + prior_weight * found[:, 1]
 
 
-def _one_standard_error(scores: Tensor) -> int:
+def _one_standard_error(scores: Tensor, weights: Tensor | None = None) -> int:
     """Return the row of scores (C, N) with the largest gain over the first, less one SE."""
-    gain = scores - scores[0]
-    standard_error = gain.std(-1) / gain.shape[1] ** 0.5
-    return int((gain.mean(-1) - standard_error).argmax())
+    gain = (scores - scores[0]).T
+    n = effective_number(len(gain), weights)
+    standard_error = weighted_std(gain, weights) / n**0.5
+    return int((weighted_mean(gain, weights) - standard_error).argmax())

@@ -15,6 +15,7 @@ from simplexcal._progress import track
 from simplexcal.calibrators._cuda_graph import CudaGraphed
 
 MASKED = 1e9  # A logit further below the largest is that of a masked class.
+FAR = 200.0  # Of this size a row's constant outweighs all differences that matter: e^-200 is 0.
 
 
 def mlp(
@@ -191,6 +192,23 @@ def minimise(
         if schedule is not None:
             schedule.step()
     optimiser.zero_grad()
+
+
+def divide_logits(logits: Tensor, temperature: Tensor, far: float = FAR) -> Tensor:
+    """Return logits / T, up to a constant in each row.
+
+    Rows far from 0 have their largest logit subtracted first, which is exact near it. Otherwise the
+    division would round the differences away, or overflow.
+
+    Args:
+        logits: (..., K).
+        temperature: T, () or (..., 1).
+        far: Rows further from 0 than this, after the division, are far.
+    """
+    largest = logits.amax(-1, keepdim=True)
+    scaled = logits / temperature
+    is_far = largest.abs() > far * temperature
+    return torch.where(is_far, (logits - largest) / temperature, scaled)
 
 
 def floor_logits(logits: Tensor, depth: float = MASKED) -> Tensor:

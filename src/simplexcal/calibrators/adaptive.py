@@ -10,7 +10,9 @@ from torch.nn.functional import cross_entropy, softplus
 
 from simplexcal._chunking import map_rows
 from simplexcal.calibrators._optim import (
+    FAR,
     default_uniform,
+    divide_logits,
     floor_logits,
     generator_device,
     minimise,
@@ -97,7 +99,11 @@ class AdaptiveTemperatureScaling(Calibrator):
     def _fit(self, task: Task) -> None:
         features = features_for(self._first, task.outputs)
         labels = task.labels
-        logits = floor_logits(task.outputs.logits.detach().to(features.dtype))
+        logits = floor_logits(task.outputs.logits.detach())
+        largest = logits.amax(-1, keepdim=True)
+        if bool((largest.abs() > FAR).any()):  # or the division would round differences away
+            logits = logits - largest
+        logits = logits.to(features.dtype)
         default_uniform(self, task.generator)
 
         def loss(rows: Tensor, noise: Tensor) -> Tensor:
@@ -141,7 +147,7 @@ class AdaptiveTemperatureScaling(Calibrator):
         return negative_elbo + cross_entropy(logits / self._temperature(v).unsqueeze(-1), labels)
 
     def _predict(self, outputs: Outputs) -> Prediction:
-        scaled = outputs.logits / self.temperature(outputs).unsqueeze(-1)
+        scaled = divide_logits(outputs.logits, self.temperature(outputs).unsqueeze(-1))
         return Prediction(scaled.softmax(-1), outputs.label)
 
     def _encode(self, features: Tensor) -> Normal:

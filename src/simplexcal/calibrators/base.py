@@ -20,15 +20,26 @@ from simplexcal._validation import (
     check_array,
     check_finite,
     check_generator,
+    check_label_shape,
     check_labels,
     check_probs,
+    check_sample_weight,
     warn_caller,
 )
+from simplexcal.calibrators._weights import normalise
 from simplexcal.mixup import LogitMixup, Mixup
-from simplexcal.thresholds import Threshold, find_prediction_threshold, with_accepted
+from simplexcal.thresholds import (
+    Threshold,
+    accuracy_interval,
+    find_prediction_threshold,
+    with_accepted,
+)
 from simplexcal.types import Outputs, Prediction, outputs_of_rows, restore_argmax
 
 DIGEST_VALUES = 2**18  # logits that tell the data of a fit from others
+# Confidences range over 1/2 where there are two classes. An interval of the accuracy that is wider
+# than this rules hardly any of them out.
+WIDEST = 0.5
 SEED = 0  # of a fit without a generator
 
 
@@ -41,6 +52,7 @@ class Task(NamedTuple):
         mixup: Source of mixup samples, where there is one.
         generator: Source of randomness.
         progress: Show a progress bar.
+        weights: Weight of each input, (N,), positive and with the sum 1; None: all count alike.
     """
 
     outputs: Outputs
@@ -48,6 +60,7 @@ class Task(NamedTuple):
     mixup: Mixup | None
     generator: Generator
     progress: bool
+    weights: Tensor | None = None
 
 
 class Calibrator(nn.Module, ABC):
@@ -64,6 +77,8 @@ class Calibrator(nn.Module, ABC):
     needs_features: bool = False  # `fit` and predictions cannot do without features.
     needs_mixup: bool = False  # `fit` cannot do without mixup samples.
     uses_mixup: bool = False  # `fit` learns from mixup samples where it is given some.
+    uses_sample_weight: bool = False  # `fit` takes weights of the inputs.
+    has_prior: bool = False  # A prior limits the confidence where every label is predicted.
     has_uncertainties: bool = False  # Predictions have aleatoric and epistemic uncertainties.
     only_for_reproduction: bool = False  # Lists of methods for users leave it out.
 
@@ -100,6 +115,7 @@ class Calibrator(nn.Module, ABC):
         outputs: Outputs | ArrayLike,
         labels: ArrayLike,
         *,
+        sample_weight: ArrayLike | None = None,
         mixup: Mixup | None = None,
         generator: Generator | None = None,
         progress: bool = False,
@@ -110,6 +126,8 @@ class Calibrator(nn.Module, ABC):
             outputs: Outputs of the network for held-out inputs; or its logits, (N, K), as
                 anything that ``torch.as_tensor`` takes.
             labels: Their true classes, (N,).
+            sample_weight: How much each input counts, (N,), not negative, for the methods with
+                `uses_sample_weight`. Only ratios matter; an input of weight 0 is left out.
             mixup: Source of mixup samples for the methods that learn from them. With LogitMixup,
                 or without one, a method that can do without features reads logits alone.
             generator: Source of all randomness. By default it has a fixed seed, so that the same
@@ -120,19 +138,20 @@ class Calibrator(nn.Module, ABC):
             TypeError: If an argument is of the wrong type.
             ValueError: If an argument has a wrong shape or value, or mixup samples are missing.
         """
-        outputs = _as_outputs(outputs)
-        labels = check_labels(labels, *outputs.logits.shape)
+        all_outputs = _as_outputs(outputs)
+        outputs, labels, weights = self._weighted_rows(all_outputs, labels, sample_weight)
         self._check_mixup(mixup, outputs)
         if self._reads_logits_alone(mixup):
             outputs = Outputs(outputs.logits)
         _check_finite(outputs)
         check_generator(generator)
         self.thresholds = {}
-        self.fit_digest = _digest(outputs)
+        self.fit_digest = _digest(all_outputs)
         if generator is None:
             generator = Generator().manual_seed(SEED)
         device = outputs.logits.device
-        task = Task(outputs, labels.to(device), mixup, generator, progress)
+        task = Task(outputs, labels.to(device), mixup, generator, progress, weights)
+        self._warn_of_weak_data(task)
         try:
             with torch.inference_mode(False), torch.enable_grad(), _full_precision(device):
                 self.build(outputs.n_classes, outputs.n_features)
@@ -180,6 +199,16 @@ class Calibrator(nn.Module, ABC):
             values = in_chunks(predict, *tensors, width=self._row_width(outputs))
         prediction = Prediction(**dict(zip(fields, values, strict=True)))
         return with_accepted(prediction, self.thresholds)
+
+    def probs_alone(self, outputs: Outputs) -> Tensor:
+        """Return the probabilities (N, K) of all rows at once, as a graph needs them.
+
+        Args:
+            outputs: Outputs of the network of the fit.
+        """
+        self._check_fitted(outputs)
+        with _full_precision(outputs.logits.device):
+            return restore_argmax(outputs.label, self._probs(outputs))
 
     @torch.no_grad()
     def threshold(
@@ -239,6 +268,19 @@ class Calibrator(nn.Module, ABC):
         """
         return self.fit_digest == _digest(outputs)
 
+    def check_takes_weight(self, sample_weight: ArrayLike | None) -> None:
+        """Raise ValueError where weights are given to a method that counts all inputs alike.
+
+        Args:
+            sample_weight: The argument of `fit`.
+        """
+        if sample_weight is not None and not self.uses_sample_weight:
+            raise ValueError(
+                f"`sample_weight` must be None: this {type(self).__name__} counts all inputs "
+                "alike. Use TemperatureScaling, EnsembleTemperatureScaling or "
+                "SimplexTemperatureScaling with its likelihood head (ts, ets, sts)."
+            )
+
     def save(self, path: str | Path) -> None:
         """Write the fitted calibrator; ``simplexcal.load_calibrator`` reads it.
 
@@ -267,9 +309,48 @@ class Calibrator(nn.Module, ABC):
     @abstractmethod
     def _predict(self, outputs: Outputs) -> Prediction: ...
 
+    def _probs(self, outputs: Outputs) -> Tensor:
+        """Return the probabilities (N, K); a method may know a shorter way to them."""
+        return self._predict(outputs).probs
+
     def _row_width(self, outputs: Outputs) -> int:
         """Return how many numbers a prediction holds for a row."""
         return outputs.logits.shape[1] + (outputs.n_features or 0)
+
+    def _weighted_rows(
+        self, outputs: Outputs, labels: ArrayLike, sample_weight: ArrayLike | None
+    ) -> tuple[Outputs, Tensor, Tensor | None]:
+        """Return the outputs and labels of the inputs with a weight, and the weights, checked."""
+        n, k = outputs.logits.shape
+        self.check_takes_weight(sample_weight)
+        if sample_weight is None:
+            return outputs, check_labels(labels, n, k), None
+        weights = check_sample_weight(sample_weight, n)
+        labels = check_label_shape(labels, n)
+        counts = weights > 0
+        if not bool(counts.all()):
+            outputs = outputs[counts.to(outputs.logits.device)]
+            labels = labels[counts.to(labels.device)]
+            weights = weights[counts]
+        labels = check_labels(labels, len(weights), k)
+        return outputs, labels, normalise(weights.to(outputs.logits.device))
+
+    def _warn_of_weak_data(self, task: Task) -> None:
+        """Say what so few, or such easy, data leave open."""
+        n = len(task.labels)
+        right = int((task.outputs.label == task.labels).sum())
+        if right == n:
+            warn_caller(_separable(n, self.abbreviation, self.has_prior))
+            return
+        low, high = accuracy_interval(right, n)
+        if high - low > WIDEST:
+            warn_caller(
+                f"Of {n} inputs {right} are classified correctly, so all that is known of the "
+                f"accuracy is that it lies between {low:.0%} and {high:.0%} (a 95 % interval). "
+                "Whether the network is over-confident or under-confident cannot be told from so "
+                "few. The predicted classes are not affected. Calibrate on more, held-out inputs: "
+                "hundreds at least."
+            )
 
     def _reads_logits_alone(self, mixup: Mixup | None) -> bool:
         """Return whether features, which only their mixup samples explain, are left out."""
@@ -348,6 +429,20 @@ def features_for(layer: nn.Linear, outputs: Outputs) -> Tensor:
             "Take them from the same layer of the same network."
         )
     return outputs.features.detach().to(layer.weight.dtype)
+
+
+def _separable(n: int, abbreviation: str, has_prior: bool) -> str:
+    if has_prior:
+        return (
+            f"All {n} inputs are classified correctly, so the likelihood grows without bound as T "
+            "falls and T is not determined by these data; it was set by the prior. Calibrate on "
+            "more, held-out inputs."
+        )
+    return (
+        f"All {n} inputs are classified correctly, so nothing in these data speaks against more "
+        f"confidence, and {abbreviation} has no prior that does: an error may come with a "
+        "probability near 0. Calibrate on more, held-out inputs, or with ts or sts."
+    )
 
 
 def _plain(value: Any) -> Any:

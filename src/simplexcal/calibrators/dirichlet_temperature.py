@@ -8,6 +8,7 @@ from torch import Tensor
 
 from simplexcal.calibrators._branch_calibrator import PAPER_WIDTHS, BranchCalibrator
 from simplexcal.calibrators._branch_network import Branch, MemberBatch
+from simplexcal.calibrators._optim import divide_logits
 from simplexcal.calibrators.base import Task, check_n_features
 from simplexcal.mixup import Mixup
 from simplexcal.types import Outputs, Prediction
@@ -83,6 +84,8 @@ class DirichletTemperatureScaling(BranchCalibrator):
     def _fit(self, task: Task) -> None:
         self._fit_branch(task, cast(Mixup, task.mixup))
 
+    def _warn_of_weak_data(self, task: Task) -> None: ...  # T comes from mixup samples alone.
+
     def _losses(self, members: Branch, batch: MemberBatch) -> Tensor:
         t = _clamp(members(batch.features).squeeze(1)).to(batch.logits)
         return dirichlet_nll(batch.logits / t.unsqueeze(-1), batch.log_weights).mean(-1)
@@ -104,7 +107,7 @@ def _clamp(t: Tensor) -> Tensor:
 
 
 def _mean(logits: Tensor, t: Tensor) -> Tensor:
-    return (logits / t.unsqueeze(-1)).softmax(-1)
+    return divide_logits(logits, t.unsqueeze(-1)).softmax(-1)
 
 
 def dirichlet_nll(scaled: Tensor, log_pi: Tensor) -> Tensor:

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from simplexcal._chunking import in_chunks
 from simplexcal._validation import warn_caller
 from simplexcal.calibrators._line_search import minimise_on_grid
+from simplexcal.calibrators._optim import divide_logits
+from simplexcal.calibrators._weights import weighted_mean
 from simplexcal.calibrators.base import Calibrator, Task
 from simplexcal.calibrators.temperature import WIDTH, at_labels, fit_log_temperature, mean_of_rows
 from simplexcal.types import Outputs, Prediction
@@ -31,6 +33,7 @@ class EnsembleTemperatureScaling(Calibrator):
     key = "ets"
     abbreviation = "ETS"
     title = "ensemble temperature scaling"
+    uses_sample_weight = True
 
     def __init__(
         self,
@@ -42,6 +45,7 @@ class EnsembleTemperatureScaling(Calibrator):
         if loss not in ("mse", "nll"):
             raise ValueError(f'`loss` must be "mse" or "nll"; got {loss!r}.')
         self.loss = loss
+        self.has_prior = loss == "nll"
         self.min_temperature = min_temperature
         self.max_temperature = max_temperature
 
@@ -61,14 +65,15 @@ class EnsembleTemperatureScaling(Calibrator):
 
     def _fit(self, task: Task) -> None:
         logits = task.outputs.logits.detach()
+        given = task.weights
         if self.loss == "mse":
             low = math.log(self.min_temperature)
             high = math.log(self.max_temperature)
-            log_t = fit_log_temperature_by_error(logits, task.labels, low, high)
-            weights = weights_by_error(_components(logits, task.labels, log_t))
+            log_t = fit_log_temperature_by_error(logits, task.labels, low, high, given)
+            weights = weights_by_error(_components(logits, task.labels, log_t), given)
         else:
-            log_t = fit_log_temperature(logits, task.labels)
-            weights = weights_by_likelihood(_components(logits, task.labels, log_t))
+            log_t = fit_log_temperature(logits, task.labels, weights=given)
+            weights = weights_by_likelihood(_components(logits, task.labels, log_t), given)
         self.log_temperature.data.fill_(log_t)
         self.weights.data.copy_(weights)
 
@@ -76,7 +81,8 @@ class EnsembleTemperatureScaling(Calibrator):
         logits = outputs.logits
         weights = self.weights.to(logits.dtype)
         scaled, plain, uniform = weights / weights.sum()
-        probs = scaled * (logits / self.temperature).softmax(-1) + plain * logits.softmax(-1)
+        divided = divide_logits(logits, self.temperature)
+        probs = scaled * divided.softmax(-1) + plain * logits.softmax(-1)
         return Prediction(probs + uniform / outputs.n_classes, outputs.label)
 
 
@@ -85,6 +91,7 @@ def fit_log_temperature_by_error(
     labels: Tensor,
     low: float,
     high: float,
+    sample_weight: Tensor | None = None,
 ) -> float:
     """Return ln T that minimises mean Σ_k (softmax(z / T)_k - y_k)², y the one-hot label.
 
@@ -95,6 +102,7 @@ def fit_log_temperature_by_error(
         labels: True classes, (N,).
         low: Smallest ln T.
         high: Largest ln T.
+        sample_weight: Weight of each input, (N,), with the sum 1; None: all count alike.
     """
 
     def loss(log_t: float) -> float:
@@ -102,10 +110,11 @@ def fit_log_temperature_by_error(
             probs = (z * math.exp(-log_t)).softmax(-1)
             return probs.square().sum(-1) - 2 * at_labels(probs, y)
 
-        return mean_of_rows(error, logits, labels)
+        return mean_of_rows(error, logits, labels, sample_weight)
 
     log_t = minimise_on_grid(loss, low, high)
-    if min(log_t - low, high - log_t) < 1e-6:
+    separable = bool((logits.argmax(-1) == labels).all())  # Then the calibrator has warned.
+    if min(log_t - low, high - log_t) < 1e-6 and not separable:
         warn_caller(
             f"The squared error is smallest at the bound T = {math.exp(log_t):.3g} of "
             f"[{math.exp(low):.3g}, {math.exp(high):.3g}]. "
@@ -140,18 +149,19 @@ def compare(scaled: Tensor, plain: Tensor, labels: Tensor) -> Components:
     return Components(both @ both.mT, torch.stack(own, -1))
 
 
-def weights_by_error(components: Components) -> Tensor:
+def weights_by_error(components: Components, sample_weight: Tensor | None = None) -> Tensor:
     """Return w that minimises mean Σ_k (Σ_j w_j p_jk - y_k)².
 
     Args:
         components: Of the ensemble, from ``compare``.
+        sample_weight: Weight of each input, (N,), with the sum 1; None: all count alike.
     """
     gram = components.own[0, 2].repeat(3, 3)
-    gram[:2, :2] = components.products.mean(0)
-    return quadratic_on_simplex(gram, components.own.mean(0))
+    gram[:2, :2] = weighted_mean(components.products, sample_weight)
+    return quadratic_on_simplex(gram, weighted_mean(components.own, sample_weight))
 
 
-def weights_by_likelihood(components: Components) -> Tensor:
+def weights_by_likelihood(components: Components, sample_weight: Tensor | None = None) -> Tensor:
     """Return w that maximises mean ln a·w, a the label's three probabilities, by Newton's method.
 
     Every step goes at most 0.99 of the way to the minimum of the quadratic model on the simplex, so
@@ -160,18 +170,26 @@ def weights_by_likelihood(components: Components) -> Tensor:
 
     Args:
         components: Of the ensemble, from ``compare``.
+        sample_weight: Weight of each input, (N,), with the sum 1; None: all count alike.
     """
     a = components.own
     w = torch.full((3,), 1 / 3, dtype=a.dtype, device=a.device)
     for _ in range(50):
         ratio = a / (a @ w).unsqueeze(1)
-        gradient = ratio.mean(0)
+        gradient = weighted_mean(ratio, sample_weight)
         if gradient.max() - 1 < 1e-12:
             break
-        step = quadratic_on_simplex(ratio.T @ ratio / len(a), 2 * gradient) - w
+        step = quadratic_on_simplex(_mean_square(ratio, sample_weight), 2 * gradient) - w
         candidates = [w + 0.99 * 0.5**i * step for i in range(20)]
-        w = max(candidates, key=lambda v: (a @ v).log().mean())
+        w = max(candidates, key=lambda v: weighted_mean((a @ v).log(), sample_weight))
     return w
+
+
+def _mean_square(ratio: Tensor, sample_weight: Tensor | None) -> Tensor:
+    """Return the mean of r rᵀ over the rows r, (3, 3)."""
+    if sample_weight is None:
+        return ratio.T @ ratio / len(ratio)
+    return (ratio.T * sample_weight) @ ratio
 
 
 def quadratic_on_simplex(gram: Tensor, linear: Tensor) -> Tensor:

@@ -9,7 +9,8 @@ from torch import Tensor
 from simplexcal.calibrators._branch_calibrator import PAPER_BETAS, PAPER_WIDTHS, BranchCalibrator
 from simplexcal.calibrators._branch_network import Branch, MemberBatch, negative_log_density
 from simplexcal.calibrators._likelihood_head import HeadSettings, LikelihoodHead
-from simplexcal.calibrators._optim import floor_logits
+from simplexcal.calibrators._optim import divide_logits, floor_logits
+from simplexcal.calibrators._weights import effective_number
 from simplexcal.calibrators.base import Task
 from simplexcal.calibrators.temperature import fit_log_temperature, jeffreys_weight
 from simplexcal.concrete import Concrete, moments_of_mean
@@ -49,6 +50,7 @@ class SimplexTemperatureScaling(BranchCalibrator):
     abbreviation = "STS"
     title = "simplex temperature scaling"
     has_uncertainties = True
+    has_prior = True
     log_temperature: Tensor
     head_network: LikelihoodHead | None
 
@@ -84,6 +86,7 @@ class SimplexTemperatureScaling(BranchCalibrator):
         self.head_settings = head_settings
         self.needs_features = not likelihood_head
         self.needs_mixup = not likelihood_head
+        self.uses_sample_weight = likelihood_head
 
     @property
     def global_temperature(self) -> float | None:
@@ -140,12 +143,24 @@ class SimplexTemperatureScaling(BranchCalibrator):
 
     def _fit_head(self, head: LikelihoodHead, task: Task) -> None:
         logits = task.outputs.logits.detach()
-        prior_weight = jeffreys_weight(*logits.shape)
-        masked_margin = self.head_settings.masked_margin
-        log_temperature = fit_log_temperature(logits, task.labels, prior_weight, masked_margin)
+        n, k = logits.shape
+        prior_weight = jeffreys_weight(effective_number(n, task.weights), k)
+        log_temperature = fit_log_temperature(
+            logits, task.labels, prior_weight, self.head_settings.masked_margin, task.weights
+        )
         self.log_temperature.fill_(log_temperature)
-        temperature = self.log_temperature.exp()
-        head.fit(logits, temperature, task.labels, task.generator, task.progress)
+        head.fit(
+            logits,
+            self.log_temperature.exp(),
+            task.labels,
+            task.weights,
+            task.generator,
+            task.progress,
+        )
+
+    def _warn_of_weak_data(self, task: Task) -> None:
+        if self.likelihood_head:  # Otherwise λ comes from mixup samples alone.
+            super()._warn_of_weak_data(task)
 
     def _losses(self, members: Branch, batch: MemberBatch) -> Tensor:
         return negative_log_density(members, batch)
@@ -172,11 +187,17 @@ class SimplexTemperatureScaling(BranchCalibrator):
             mutual_information=m.mutual_information,
         )
 
+    def _probs(self, outputs: Outputs) -> Tensor:
+        if self.head_network is None:
+            return super()._probs(outputs)
+        return self._mean(outputs)
+
     def _mean(self, outputs: Outputs) -> Tensor:
         """Return the likelihood head's probabilities."""
         head = cast(LikelihoodHead, self.head_network)
-        scaled = outputs.logits / self.log_temperature.exp()
-        likely: Concrete = head(floor_logits(scaled, self.head_settings.max_depth))
+        depth = self.head_settings.max_depth
+        scaled = divide_logits(outputs.logits, self.log_temperature.exp(), depth)
+        likely: Concrete = head(floor_logits(scaled, depth))
         return likely.mean
 
     def _temperature(self, outputs: Outputs) -> Tensor:

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from simplexcal._chunking import map_rows
 from simplexcal._validation import warn_caller
 from simplexcal.calibrators._line_search import root
+from simplexcal.calibrators._optim import divide_logits
+from simplexcal.calibrators._weights import effective_number, weighted_mean
 from simplexcal.calibrators.base import Calibrator, Task
 from simplexcal.types import Outputs, Prediction
 
@@ -19,11 +21,17 @@ WIDTH = 16
 
 
 class TemperatureScaling(Calibrator):
-    """softmax(z / T) with one scalar T > 0, by maximum likelihood (Guo et al. 2017, Sec. 4.2)."""
+    """softmax(z / T) with one scalar T > 0, by maximum likelihood (Guo et al. 2017, Sec. 4.2).
+
+    Where all inputs are classified correctly, the likelihood has no maximum. Then a prior worth
+    half an error decides, as in SimplexTemperatureScaling.
+    """
 
     key = "ts"
     abbreviation = "TS"
     title = "temperature scaling"
+    uses_sample_weight = True
+    has_prior = True
 
     @property
     def temperature(self) -> Tensor:
@@ -39,10 +47,12 @@ class TemperatureScaling(Calibrator):
         self.log_temperature = nn.Parameter(torch.zeros(()))
 
     def _fit(self, task: Task) -> None:
-        self.log_temperature.data.fill_(fit_log_temperature(task.outputs.logits, task.labels))
+        found = fit_log_temperature(task.outputs.logits, task.labels, weights=task.weights)
+        self.log_temperature.data.fill_(found)
 
     def _predict(self, outputs: Outputs) -> Prediction:
-        return Prediction((outputs.logits / self.temperature).softmax(-1), outputs.label)
+        scaled = divide_logits(outputs.logits, self.temperature)
+        return Prediction(scaled.softmax(-1), outputs.label)
 
 
 def fit_log_temperature(
@@ -50,11 +60,13 @@ def fit_log_temperature(
     labels: Tensor,
     prior_weight: float = 0.0,
     masked_margin: float = 100.0,
+    weights: Tensor | None = None,
 ) -> float:
     """Return ln T that minimises the mean cross-entropy of softmax(z / T), in float64.
 
     The loss is convex in u = 1/T, with d/du = mean(Σ_k z_k softmax(u z)_k - z_y), and the one
-    minimum is where this changes sign. Warns where the data do not determine it.
+    minimum is where this changes sign. Where every label is predicted there is none; then the prior
+    has at least the weight of `jeffreys_weight`. Warns where T is at a bound.
 
     Args:
         logits: z, (N, K).
@@ -64,7 +76,11 @@ def fit_log_temperature(
             T > 0 also where every label is predicted.
         masked_margin: For the prior, a logit further below the largest than so many median top-1
             margins is that of a masked class, as -1e9 for instance, and counts as one just there.
+        weights: Weight of each input, (N,), with the sum 1; None: all count alike.
     """
+    if bool((logits.argmax(-1) == labels).all()):
+        n = effective_number(len(labels), weights)
+        prior_weight = max(prior_weight, jeffreys_weight(n, logits.shape[1]))
     lowest = 0.0
     if prior_weight > 0:
         lowest = -_masked_depth(logits, masked_margin)
@@ -78,16 +94,15 @@ def fit_log_temperature(
                 observed = observed + prior_weight * z.clamp_min(lowest).mean(-1)
             return expected - observed / (1 + prior_weight)
 
-        return mean_of_rows(of_rows, logits, labels)
+        return mean_of_rows(of_rows, logits, labels, weights)
 
     log_u = root(slope, -BOUND, BOUND)
-    separable = bool((logits.argmax(-1) == labels).all())
-    if separable or abs(log_u) > BOUND - 1e-3:
-        warn_caller(_undetermined(len(labels), separable, prior_weight, log_u))
+    if abs(log_u) > BOUND - 1e-3:
+        warn_caller(_at_bound(log_u))
     return -log_u
 
 
-def jeffreys_weight(n: int, n_classes: int) -> float:
+def jeffreys_weight(n: float, n_classes: int) -> float:
     """Return K / (2(K-1)) / n: the prior weight at which n inputs hold half an error.
 
     Each input counts as so many samples more, in equal parts of every class. Of these samples
@@ -98,7 +113,7 @@ def jeffreys_weight(n: int, n_classes: int) -> float:
     it is Jeffreys' prior, half a sample of each class.
 
     Args:
-        n: Number of inputs.
+        n: Number of inputs, the effective number where they have weights.
         n_classes: K.
     """
     return n_classes / (2 * (n_classes - 1) * n)
@@ -119,6 +134,7 @@ def mean_of_rows(
     function: Callable[[Tensor, Tensor], Tensor],
     logits: Tensor,
     labels: Tensor,
+    weights: Tensor | None = None,
 ) -> float:
     """Return the mean of a function of rows, computed some rows at a time.
 
@@ -126,10 +142,11 @@ def mean_of_rows(
         function: Takes logits (n, K) in float64 and labels (n,); returns (n,).
         logits: (N, K).
         labels: (N,).
+        weights: (N,), with the sum 1; None: all count alike.
     """
     width = WIDTH * logits.shape[1]
     values = map_rows(lambda z, y: function(z.double(), y), logits.detach(), labels, width=width)
-    return values.mean().item()
+    return weighted_mean(values, weights).item()
 
 
 def at_labels(values: Tensor, labels: Tensor) -> Tensor:
@@ -142,21 +159,7 @@ def at_labels(values: Tensor, labels: Tensor) -> Tensor:
     return values.gather(1, labels.unsqueeze(1)).squeeze(1)
 
 
-def _undetermined(
-    n: int,
-    separable: bool,
-    prior_weight: float,
-    log_u: float,
-) -> str:
-    if separable:
-        source = "to its lower bound"
-        if prior_weight > 0:
-            source = "by the prior"
-        return (
-            f"All {n} inputs are classified correctly, so the likelihood grows without bound as T "
-            f"falls and T is not determined by these data; it was set {source}. Calibrate on more, "
-            "held-out inputs."
-        )
+def _at_bound(log_u: float) -> str:
     if log_u > 0:
         return (
             "The logits are so small that T was set to its lower bound, e^-16. Multiply them by a "

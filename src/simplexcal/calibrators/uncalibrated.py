@@ -21,6 +21,8 @@ class Uncalibrated(Calibrator):
         if self.n_classes is not None:
             super()._check_fitted(outputs)
 
+    def _warn_of_weak_data(self, task: Task) -> None: ...
+
     def _fit(self, task: Task) -> None: ...
 
     def _predict(self, outputs: Outputs) -> Prediction:

@@ -13,14 +13,29 @@ from simplexcal.cli._console import BadInputError, echo_line, explain
 # Arguments of the library that a command takes as the option on the right.
 OTHER_NAMES = {"net": "model", "network": "model"}
 
-# A message that names one of these means the column in a file, not the option called the same.
-COLUMNS = {"probs"}
+# A message that names one of these means the array in a file, not the option called the same.
+ARRAYS = {"logits", "probs", "labels", "features", "id"}
+
+# `argument`, `argument=True`, `argument="value"`, or `names["array"]`, which has a flag of its own.
+NAMED = re.compile(r'`(?:(\w+)(?:=True|="(\w+)")?|names\["(\w+)"\])`')
+
+TYPE = " <path>"  # what typer writes behind the name of a positional argument
 
 Flags = dict[str, str]
 
 
 class FlagCommand(TyperCommand):
     """A command whose errors and warnings name its flags where the library names arguments."""
+
+    def get_help(self, ctx: Any) -> str:
+        """Return the help, with positional arguments by their plain names.
+
+        Args:
+            ctx: Typer's context.
+        """
+        text: str = super().get_help(ctx)
+        text = text.replace(TYPE, " " * len(TYPE))
+        return re.sub(r"\{([A-Z]+)\}", r"\1", text)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command.
@@ -69,7 +84,9 @@ def flags_of(parameters: Sequence[Any]) -> Flags:
 
 
 def name_flags(text: str, flags: Flags) -> str:
-    """Return a message with each `argument` or `argument=True` in backticks replaced by its flag.
+    """Return a message with each `argument` in backticks replaced by its flag.
+
+    So are `argument=True`, `argument="value"`, and the name of an array, `names["array"]`.
 
     Args:
         text: The library's message.
@@ -77,12 +94,16 @@ def name_flags(text: str, flags: Flags) -> str:
     """
 
     def flag(match: re.Match[str]) -> str:
-        name = match[1]
-        if name in COLUMNS:
+        name, value, array = match.groups()
+        if array is not None:
+            return f"--{array}"
+        if name in ARRAYS or name not in flags:
             return match[0]
-        return flags.get(name, match[0])
+        if value is not None:
+            return f"{flags[name]} {value}"
+        return flags[name]
 
-    return re.sub(r"`(\w+)(=True)?`", flag, text)
+    return NAMED.sub(flag, text)
 
 
 def _show_warning(flags: Flags, message: Warning | str, *_: object, **__: object) -> None:

@@ -12,9 +12,17 @@ from simplexcal._validation import check_labels
 from simplexcal.backbone import Backbone, extract
 from simplexcal.calibrators import CALIBRATORS, Calibrator, Uncalibrated
 from simplexcal.io import load_calibrator
-from simplexcal.io._columns import Array
+from simplexcal.io._columns import Array, Names
+from simplexcal.io._kinds import KINDS, OUTPUTS, PREDICTIONS
 from simplexcal.io.native import check_fingerprint
-from simplexcal.io.tables import Inputs, Table, read_inputs, read_outputs, read_predictions
+from simplexcal.io.tables import (
+    Inputs,
+    Table,
+    find_kind,
+    read_inputs,
+    read_outputs,
+    read_predictions,
+)
 from simplexcal.mixup import (
     MAX_HEAD_ERROR,
     FeatureMixup,
@@ -28,6 +36,7 @@ from simplexcal.thresholds import Threshold
 from simplexcal.types import Prediction
 
 Stored = dict[str, list[Threshold]]  # thresholds by the name of their method
+SAVED = {"logits", "probs", "features"}  # arrays of saved outputs alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,6 +169,7 @@ def read_source(
     path: Path,
     kind: str | None,
     network: NetworkSpec | None,
+    names: Names,
     *,
     images: bool = False,
     progress: bool = False,
@@ -168,26 +178,25 @@ def read_source(
 
     Args:
         path: The file to read.
-        kind: "logits" or "probs" for saved outputs, None for inputs.
+        kind: "logits" or "probs"; None takes what the file holds.
         network: The network for inputs, None for saved outputs.
+        names: What the file calls an array, where it has another name.
         images: Also read images.
         progress: Show the progress of the network.
 
     Raises:
-        ValueError: Both or neither of ``kind`` and ``network`` are given, or the file is wrong.
+        ValueError: Options for saved outputs are given with ``network``, or the file is wrong.
     """
     if network is not None:
-        if kind is not None:
+        if kind is not None or names.keys() & SAVED:
             raise ValueError(
-                "--input tells what saved outputs hold, and --model takes raw inputs. "
-                "Give one of the two."
+                "--model takes raw inputs; --kind, --logits, --probs and --features are about "
+                "saved outputs. Leave out one or the other."
             )
-        return _run_network(path, network, images, progress)
+        return _run_network(path, network, names, images, progress)
     if kind is None:
-        raise ValueError(
-            f"Say what '{path}' holds: --input logits or --input probs; or --model for raw inputs."
-        )
-    return Source(path, read_outputs(path, kind, images=images))
+        kind = find_kind(path, kinds=OUTPUTS, names=names)
+    return Source(path, read_outputs(path, kind, names=names, images=images))
 
 
 def read_evaluation_inputs(
@@ -195,6 +204,7 @@ def read_evaluation_inputs(
     kind: str | None,
     calibrators: Sequence[Path],
     network: NetworkSpec | None,
+    names: Names,
     *,
     images: bool = False,
 ) -> EvaluationInputs:
@@ -202,16 +212,19 @@ def read_evaluation_inputs(
 
     Args:
         path: The file to read.
-        kind: "predictions", or what ``read_source`` takes.
+        kind: "predictions", or what ``read_source`` takes; None takes what the file holds.
         calibrators: Calibrators to evaluate beside the network itself.
         network: The network for raw inputs.
+        names: What the file calls an array, where it has another name.
         images: Also read images.
 
     Raises:
         ValueError: The options do not fit together, or the file is wrong.
     """
-    if kind != "predictions":
-        source = read_source(path, kind, network, images=images)
+    if kind is None and network is None:
+        kind = find_kind(path, kinds=KINDS, names=names)
+    if kind != PREDICTIONS:
+        source = read_source(path, kind, network, names, images=images)
         thresholds: Stored = {}
         predictions = source.predictions(calibrators, thresholds)
         labels = _required(path, source.table.labels)
@@ -225,20 +238,82 @@ def read_evaluation_inputs(
             table.ids,
             source.fingerprint,
         )
+    _check_alone(path, calibrators, network)
+    prediction, known_labels = read_predictions(path, names=names)
+    return EvaluationInputs({_file_name(path): prediction}, _required(path, known_labels))
+
+
+def read_unlabelled(
+    path: Path,
+    kind: str | None,
+    calibrators: Sequence[Path],
+    network: NetworkSpec | None,
+    names: Names,
+) -> dict[str, Prediction]:
+    """Return predictions as ``read_evaluation_inputs`` does, without labels and keys.
+
+    Args:
+        path: The file to read.
+        kind: "predictions", or what ``read_source`` takes; None takes what the file holds.
+        calibrators: Calibrators to use beside the network itself.
+        network: The network for raw inputs.
+        names: What the file calls an array, where it has another name.
+
+    Raises:
+        ValueError: The options do not fit together, or the file is wrong.
+    """
+    names = {array: name for array, name in names.items() if array in SAVED}
+    if kind is None and network is None:
+        kind = find_kind(path, kinds=KINDS, names=names)
+    if kind != PREDICTIONS:
+        return read_source(path, kind, network, names).predictions(calibrators, {})
+    _check_alone(path, calibrators, network)
+    prediction, _ = read_predictions(path, names=names)
+    return {_file_name(path): prediction}
+
+
+def pair_methods(
+    path: Path, predictions: dict[str, Prediction], others: dict[str, Prediction]
+) -> dict[str, Prediction]:
+    """Return predictions for other inputs under the names of the same methods.
+
+    Args:
+        path: The file of the other inputs.
+        predictions: By the methods' names.
+        others: As many, in the same order; predictions from a file are called after it.
+
+    Raises:
+        ValueError: One are outputs and the other predictions.
+    """
+    saved = others.keys() != predictions.keys()
+    if saved and (Uncalibrated.key in predictions or Uncalibrated.key in others):
+        raise ValueError(
+            f"'{path}' must hold the same as DATA: outputs or inputs of the network for both, or "
+            "predictions for both."
+        )
+    return dict(zip(predictions, others.values(), strict=True))
+
+
+def _check_alone(path: Path, calibrators: Sequence[Path], network: NetworkSpec | None) -> None:
+    """Raise ValueError if predictions come with what would predict."""
     if calibrators or network is not None:
         raise ValueError(
-            "--input predictions are evaluated as they are: leave out --calibrator and --model."
+            f"'{path}': predictions are evaluated as they are. Leave out --calibrator and --model."
         )
-    prediction, known_labels = read_predictions(path)
-    name = path.stem
-    if name in CALIBRATORS:
+
+
+def _file_name(path: Path) -> str:
+    """Return what predictions of an unknown method are called: the name of their file."""
+    if path.stem in CALIBRATORS:
         # The key of a method would be shown as that method, which the file need not hold.
-        name = path.name
-    return EvaluationInputs({name: prediction}, _required(path, known_labels))
+        return path.name
+    return path.stem
 
 
-def _run_network(path: Path, network: NetworkSpec, images: bool, progress: bool) -> Source:
-    given = read_inputs(path, images=images)
+def _run_network(
+    path: Path, network: NetworkSpec, names: Names, images: bool, progress: bool
+) -> Source:
+    given = read_inputs(path, names=names, images=images)
     backbone = load_backbone(network)
     inputs = as_network_input(backbone, given.inputs)
     with reraise_as_input_error(f"the `inputs` of '{path}'"):
@@ -279,6 +354,6 @@ def _required(path: Path, labels: Tensor | None) -> Tensor:
     if labels is None:
         raise ValueError(
             f"'{path}' holds no true classes, which are needed here. Add an array `labels`, "
-            "in .csv and .parquet a column `label`."
+            "in .csv and .parquet a column `label`; or name them with --labels."
         )
     return labels

@@ -11,18 +11,19 @@ import typer
 
 from simplexcal.calibrators import CALIBRATORS
 from simplexcal.io._atomic import check_output_path
+from simplexcal.io._columns import Names
 from simplexcal.network_spec import NetworkSpec
 
 
 class OutputKind(StrEnum):
-    """What a file of saved outputs holds. It is never guessed."""
+    """What is taken from a file of saved outputs. It is never guessed."""
 
     logits = "logits"
     probs = "probs"
 
 
-class EvaluationKind(StrEnum):
-    """What can be evaluated: outputs, or the predictions that `simplexcal predict` wrote."""
+class DataKind(StrEnum):
+    """What is taken from a file: outputs, or predictions that `simplexcal predict` wrote."""
 
     logits = "logits"
     probs = "probs"
@@ -51,11 +52,25 @@ def check_method(method: str) -> str:
     return method
 
 
+def check_seed(seed: int) -> int:
+    """Return a seed that torch takes.
+
+    Args:
+        seed: What the user typed.
+
+    Raises:
+        typer.BadParameter: It is negative or has more than 63 bits.
+    """
+    if not 0 <= seed < 2**63:
+        raise typer.BadParameter(f"the seed must be a number from 0 on, below 2^63; got {seed}.")
+    return seed
+
+
 DataArgument = Annotated[
     Path,
     typer.Argument(
         metavar="DATA",
-        help="Saved outputs, or raw inputs for --model; .npz .npy .pt .safetensors .parquet .csv",
+        help="A file of outputs; .npz .safetensors .parquet .csv .npy .pt",
     ),
 ]
 CalibratorArgument = Annotated[
@@ -66,13 +81,22 @@ CalibratorOption = Annotated[
     list[Path] | None,
     typer.Option("--calibrator", help="A file that `calibrate` wrote; repeatable."),
 ]
-KindOption = Annotated[
-    OutputKind | None,
-    typer.Option("--input", help="What saved outputs hold."),
+KIND_HELP = "Which to take, where a file holds more than one or names none."
+OutputKindOption = Annotated[OutputKind | None, typer.Option("--kind", help=KIND_HELP)]
+DataKindOption = Annotated[DataKind | None, typer.Option("--kind", help=KIND_HELP)]
+LogitsOption = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="What the file calls logits; z_ means z_0, z_1, …."),
 ]
-EvaluationKindOption = Annotated[
-    EvaluationKind | None,
-    typer.Option("--input", help="What the file holds."),
+ProbsOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="What it calls probabilities.")
+]
+LabelsOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="What it calls the true classes.")
+]
+FeaturesOption = Annotated[str | None, typer.Option(metavar="NAME", help="What it calls features.")]
+IdOption = Annotated[
+    str | None, typer.Option("--id", metavar="NAME", help="What it calls the keys of its rows.")
 ]
 MethodOption = Annotated[
     str,
@@ -84,7 +108,9 @@ MixupOption = Annotated[
 ]
 ModelOption = Annotated[
     str | None,
-    typer.Option(help="The network, as package.module:factory, for raw inputs."),
+    typer.Option(
+        metavar="NAME", help="The network, as package.module:factory; DATA are its raw inputs."
+    ),
 ]
 WeightsOption = Annotated[
     Path | None,
@@ -92,7 +118,13 @@ WeightsOption = Annotated[
 ]
 HeadOption = Annotated[
     str | None,
-    typer.Option(help="The name of its last linear layer, if it is not found by itself."),
+    typer.Option(
+        metavar="NAME", help="The name of its last linear layer, if it is not found by itself."
+    ),
+]
+ToleranceOption = Annotated[
+    float,
+    typer.Option(help="An ECE up to this hardly matters in practice; 0.01 is 1 %."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
@@ -115,6 +147,15 @@ def network_spec(model: str | None, weights: Path | None, head: str | None) -> N
             "--weights and --head belong to a network: give --model package.module:factory too."
         )
     return None
+
+
+def given_names(**names: str | None) -> Names:
+    """Return the names of arrays that the user gave, by the arrays' own names.
+
+    Args:
+        **names: The values of --logits, --labels and so on; None is left out.
+    """
+    return {array: name for array, name in names.items() if name is not None}
 
 
 def check_files(output: Path | None, suffixes: Sequence[str], *inputs: Path | None) -> None:

@@ -13,15 +13,22 @@ from simplexcal.cli._console import echo_result, stderr_is_tty
 from simplexcal.cli._inputs import Source, read_source
 from simplexcal.cli._options import (
     DataArgument,
+    FeaturesOption,
     HeadOption,
+    IdOption,
     JsonOption,
-    KindOption,
+    LabelsOption,
+    LogitsOption,
     MethodOption,
     MixupKind,
     MixupOption,
     ModelOption,
+    OutputKindOption,
+    ProbsOption,
     WeightsOption,
     check_files,
+    check_seed,
+    given_names,
     network_spec,
 )
 from simplexcal.io import save_calibrator
@@ -34,23 +41,33 @@ def calibrate(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="The calibrator's file, .safetensors.")
     ],
-    kind: KindOption = None,
+    kind: OutputKindOption = None,
+    logits: LogitsOption = None,
+    probs: ProbsOption = None,
+    labels: LabelsOption = None,
+    features: FeaturesOption = None,
+    ids: IdOption = None,
     method: MethodOption = SimplexTemperatureScaling.key,
     model: ModelOption = None,
     weights: WeightsOption = None,
     head: HeadOption = None,
     mixup: MixupOption = MixupKind.features,
-    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of all randomness.")] = 0,
+    seed: Annotated[int, typer.Option(callback=check_seed, help="Seed of all randomness.")] = 0,
     json: JsonOption = False,
 ) -> None:
     """Fit a calibrator and save it.
 
-    DATA are held-out outputs, or inputs for --model, with their true classes.
+    DATA are held-out outputs with their true classes. The network has not seen them in training.
 
     Args:
         data: Held-out outputs or inputs, with labels.
         output: File to write the calibrator to.
-        kind: What saved outputs hold.
+        kind: What to take from the file.
+        logits: Name of the logits in the file.
+        probs: Name of the probabilities in the file.
+        labels: Name of the true classes in the file.
+        features: Name of the features in the file.
+        ids: Name of the keys in the file.
         method: Key of the method in CALIBRATORS.
         model: Network for raw inputs, as "package.module:factory".
         weights: State dict of the network.
@@ -62,13 +79,15 @@ def calibrate(
     check_files(output, [".safetensors"], data, weights)
     start = time.perf_counter()
     progress = stderr_is_tty()
-    source = read_source(data, kind, network_spec(model, weights, head), progress=progress)
+    names = given_names(logits=logits, probs=probs, labels=labels, features=features, id=ids)
+    network = network_spec(model, weights, head)
+    source = read_source(data, kind, network, names, progress=progress)
     outputs = source.table.outputs
-    labels = source.labels
+    targets = source.labels
     calibrator = CALIBRATORS[method]()
     calibrator.fit(
         outputs,
-        labels,
+        targets,
         mixup=_mixup(calibrator, source, mixup),
         generator=torch.Generator().manual_seed(seed),
         progress=progress,
@@ -76,10 +95,10 @@ def calibrate(
     record = {
         "output": str(output),
         "method": method,
-        "n": len(labels),
+        "n": len(targets),
         "n_classes": outputs.n_classes,
-        "nll_before": _nll(outputs.logits.softmax(-1), labels),
-        "nll_after": _nll(calibrator(outputs).probs, labels),
+        "nll_before": _nll(outputs.logits.softmax(-1), targets),
+        "nll_after": _nll(calibrator(outputs).probs, targets),
     }
     save_calibrator(calibrator, output, fingerprint=source.fingerprint)
     record["seconds"] = time.perf_counter() - start
@@ -112,8 +131,8 @@ def _nll(probs: Tensor, labels: Tensor) -> float:
 
 def _describe(record: dict[str, Any]) -> str:
     template = (
-        "{output}: {method} on {n} inputs of {n_classes} classes, {seconds:.1f} s. "
-        "NLL on these inputs {nll_before:.4f} before, {nll_after:.4f} after; "
-        "evaluate it on others: simplexcal evaluate."
+        "{output}: {method} on {n} inputs of {n_classes} classes, {seconds:.1f} s.\n"
+        "NLL on these inputs: {nll_before:.4f} before, {nll_after:.4f} after. "
+        "Next: simplexcal evaluate."
     )
     return template.format(**record)

@@ -1,7 +1,7 @@
 """``simplexcal demo``."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -9,6 +9,7 @@ import typer
 from simplexcal.cli._console import echo_result, stderr_is_tty
 from simplexcal.cli._options import JsonOption, check_files
 from simplexcal.cli.evaluate import as_records
+from simplexcal.demo import files
 from simplexcal.demo import run as demo_run
 from simplexcal.demo.fashion_mnist import CLASSES
 from simplexcal.evaluation import evaluate, tabulate
@@ -18,37 +19,67 @@ OUTPUT = Path("simplexcal-demo.html")
 
 
 def demo(
-    output: Annotated[Path, typer.Option("--output", "-o", help="The report.")] = OUTPUT,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help=f"The report; by default {OUTPUT}."),
+    ] = None,
+    save_data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Write the network's weights, inputs and outputs there, for the other commands. "
+            "Then there is no report, unless its file is named.",
+        ),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Show every method on an embedded network.
+    """Show some methods on an embedded network.
 
-    A LeNet-5 and the test images of Fashion-MNIST: 5000 to calibrate, 5000 to evaluate. Prints a
-    table, writes a report.
+    A LeNet-5 and the 10000 test images of Fashion-MNIST. Each method is fitted on either half of
+    them and evaluated on the other. Prints a table, writes a report.
 
     Args:
         output: File to write the report to.
+        save_data: Folder to write the data to.
         json: Print JSON instead of text.
     """
+    if output is None and save_data is None:
+        output = OUTPUT
     check_files(output, [".html"])
+    if save_data is not None:
+        files.check_folder(save_data)
     # The tensors are small: on a busy machine two threads would wait for each other.
     torch.set_num_threads(1)
     data = demo_run.prepare()
+    texts = []
+    record: dict[str, Any] = {}
+    if save_data is not None:
+        record["files"] = [str(path) for path in files.save(data, save_data)]
+        texts.append(f"Wrote {', '.join(record['files'])}.")
+    if output is not None:
+        texts.append(_evaluate_and_report(data, output, record))
+    echo_result("\n\n".join(texts), record, json)
+
+
+def _evaluate_and_report(data: demo_run.Data, output: Path, record: dict[str, Any]) -> str:
+    """Write the report, add the numbers to the record, and return what people read."""
     predictions = dict(demo_run.predictions(data, progress=stderr_is_tty()))
     evaluations = {
-        name: evaluate(prediction, data.test_labels) for name, prediction in predictions.items()
+        name: evaluate(prediction, data.labels) for name, prediction in predictions.items()
     }
     write_report(
         output,
         predictions,
-        data.test_labels,
-        images=data.test_images,
+        data.labels,
+        images=data.images,
         class_names=CLASSES,
-        title="A LeNet-5 on Fashion-MNIST",
+        title="A LeNet-5 on Fashion-MNIST, out of fold",
+        sources=demo_run.SOURCES,
     )
-    text = (
+    record["report"] = str(output)
+    record["methods"] = as_records(evaluations)
+    return (
         f"{tabulate(evaluations)}\n\n{demo_run.NOTES}\n\n"
         f"The report: {output}. Open it in a browser.\n"
         "Next, your own network: simplexcal calibrate --help, or the quickstart in the README."
     )
-    echo_result(text, {"report": str(output), "methods": as_records(evaluations)}, json)

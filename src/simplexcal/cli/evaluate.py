@@ -3,54 +3,98 @@
 from collections.abc import Mapping
 
 from simplexcal import evaluation
-from simplexcal.cli._console import echo_result
-from simplexcal.cli._inputs import read_evaluation_inputs
+from simplexcal._validation import check_fraction
+from simplexcal.cli._console import echo_result, wrap
+from simplexcal.cli._inputs import EvaluationInputs, read_evaluation_inputs
 from simplexcal.cli._options import (
     CalibratorOption,
     DataArgument,
-    EvaluationKindOption,
+    DataKindOption,
+    FeaturesOption,
     HeadOption,
+    IdOption,
     JsonOption,
+    LabelsOption,
+    LogitsOption,
     ModelOption,
+    ProbsOption,
+    ToleranceOption,
     WeightsOption,
     check_files,
+    given_names,
     network_spec,
 )
 from simplexcal.evaluation import Evaluation
+from simplexcal.metrics._binning import N_BINS
+from simplexcal.report._format import SPACE, method_title
+from simplexcal.report.verdict import TOLERANCE, make_verdict
 
 
 def evaluate(
     data: DataArgument,
-    kind: EvaluationKindOption = None,
+    kind: DataKindOption = None,
+    logits: LogitsOption = None,
+    probs: ProbsOption = None,
+    labels: LabelsOption = None,
+    features: FeaturesOption = None,
+    ids: IdOption = None,
     calibrator: CalibratorOption = None,
     model: ModelOption = None,
     weights: WeightsOption = None,
     head: HeadOption = None,
+    tolerance: ToleranceOption = TOLERANCE,
     json: JsonOption = False,
 ) -> None:
     """Evaluate against the true classes.
 
-    DATA are predictions, or outputs, which are evaluated before and after each calibrator.
+    DATA are predictions; or outputs, which are evaluated before and after each calibrator. The
+    verdict is about the last one, and is that of the report.
 
     Args:
         data: Predictions, outputs or inputs, with labels.
-        kind: What the file holds.
+        kind: What to take from the file.
+        logits: Name of the logits in the file.
+        probs: Name of the probabilities in the file.
+        labels: Name of the true classes in the file.
+        features: Name of the features in the file.
+        ids: Name of the keys in the file.
         calibrator: Calibrators to evaluate beside the network itself.
         model: Network for raw inputs, as "package.module:factory".
         weights: State dict of the network.
         head: Name of the network's last linear layer.
+        tolerance: An ECE up to this does not matter in practice.
         json: Print JSON instead of text.
     """
     calibrators = calibrator or []
     check_files(None, [], data, weights, *calibrators)
     network = network_spec(model, weights, head)
-    inputs = read_evaluation_inputs(data, kind, calibrators, network)
+    names = given_names(logits=logits, probs=probs, labels=labels, features=features, id=ids)
+    inputs = read_evaluation_inputs(data, kind, calibrators, network, names)
     evaluations = {
         name: evaluation.evaluate(prediction, inputs.labels)
         for name, prediction in inputs.predictions.items()
     }
-    record = {"methods": as_records(evaluations)}
-    echo_result(evaluation.tabulate(evaluations), record, json)
+    verdict = _verdict(inputs, evaluations, tolerance)
+    table = evaluation.tabulate(evaluations)
+    text = f"{table}\n\n{wrap(evaluation.LEGEND)}\n\n{wrap(f'Verdict: {verdict}')}"
+    echo_result(text, {"methods": as_records(evaluations), "verdict": verdict}, json)
+
+
+def _verdict(
+    inputs: EvaluationInputs, evaluations: Mapping[str, Evaluation], tolerance: float
+) -> str:
+    """Return the headline that a report on the same inputs has."""
+    focus = list(evaluations)[-1]
+    verdict = make_verdict(
+        inputs.predictions,
+        inputs.labels,
+        evaluations,
+        focus,
+        method_title(focus),
+        N_BINS,
+        check_fraction("tolerance", tolerance),
+    )
+    return verdict.headline.replace(SPACE, " ")
 
 
 def as_records(evaluations: Mapping[str, Evaluation]) -> dict[str, dict[str, float | None]]:

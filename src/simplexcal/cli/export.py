@@ -28,14 +28,18 @@ from simplexcal.onnx import Exported, export_calibrator, export_model
 def export(
     calibrator: CalibratorArgument,
     output: Annotated[Path, typer.Option("--output", "-o", help="The graph, .onnx.")],
+    data: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="DATA", help="A file of inputs of --model, of which the first ones are taken."
+        ),
+    ] = None,
     model: ModelOption = None,
     weights: WeightsOption = None,
     head: HeadOption = None,
     shape: Annotated[
-        str | None, typer.Option(help="Of one input of --model, such as 1,28,28.")
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option(help="Or a file of inputs, of which the first ones are taken.")
+        str | None,
+        typer.Option(metavar="SIZES", help="Or the shape of one input, such as 1,28,28."),
     ] = None,
     json: JsonOption = False,
 ) -> None:
@@ -47,11 +51,11 @@ def export(
     Args:
         calibrator: File of the calibrator.
         output: File to write the graph to.
+        data: File of inputs of the network.
         model: Network that the calibrator was fitted for, as "package.module:factory".
         weights: State dict of the network.
         head: Name of the network's last linear layer.
         shape: Shape of one input of the network.
-        data: File of inputs of the network.
         json: Print JSON instead of text.
     """
     check_files(output, [".onnx"], calibrator, weights, data)
@@ -95,7 +99,7 @@ def export_file(
         return _export_with_network(calibrator, output, network, _example(shape, data))
     if shape is not None or data is not None:
         raise ValueError(
-            "--shape and --data tell what a network takes: give --model package.module:factory too."
+            "--shape and DATA tell what a network takes: give --model package.module:factory too."
         )
     fitted, header = load_calibrator(calibrator)
     return export_calibrator(fitted, output, fingerprint=header["fingerprint"])
@@ -118,7 +122,7 @@ def _example(shape: str | None, data: Path | None) -> Tensor:
     if data is not None and shape is None:
         return read_inputs(data).inputs[:2]
     raise ValueError(
-        "Say what the network takes: --shape of one input, as 1,28,28, or --data with some inputs."
+        "Say what the network takes: --shape of one input, as 1,28,28, or DATA with some inputs."
     )
 
 

@@ -10,12 +10,18 @@ from simplexcal.cli._inputs import read_source
 from simplexcal.cli._options import (
     CalibratorArgument,
     DataArgument,
+    FeaturesOption,
     HeadOption,
+    IdOption,
     JsonOption,
-    KindOption,
+    LabelsOption,
+    LogitsOption,
     ModelOption,
+    OutputKindOption,
+    ProbsOption,
     WeightsOption,
     check_files,
+    given_names,
     network_spec,
 )
 from simplexcal.io.tables import WRITERS, write_predictions
@@ -27,7 +33,12 @@ def predict(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Predictions: .npz .safetensors .parquet .csv")
     ],
-    kind: KindOption = None,
+    kind: OutputKindOption = None,
+    logits: LogitsOption = None,
+    probs: ProbsOption = None,
+    labels: LabelsOption = None,
+    features: FeaturesOption = None,
+    ids: IdOption = None,
     model: ModelOption = None,
     weights: WeightsOption = None,
     head: HeadOption = None,
@@ -42,7 +53,12 @@ def predict(
         calibrator: File of the calibrator.
         data: Outputs or inputs to predict.
         output: File to write the predictions to.
-        kind: What saved outputs hold.
+        kind: What to take from the file.
+        logits: Name of the logits in the file.
+        probs: Name of the probabilities in the file.
+        labels: Name of the true classes in the file.
+        features: Name of the features in the file.
+        ids: Name of the keys in the file.
         model: Network for raw inputs, as "package.module:factory".
         weights: State dict of the network.
         head: Name of the network's last linear layer.
@@ -50,13 +66,14 @@ def predict(
     """
     check_files(output, list(WRITERS), calibrator, data, weights)
     network = network_spec(model, weights, head)
-    source = read_source(data, kind, network, progress=stderr_is_tty())
+    names = given_names(logits=logits, probs=probs, labels=labels, features=features, id=ids)
+    source = read_source(data, kind, network, names, progress=stderr_is_tty())
     method, fitted = source.load(calibrator)
     prediction = fitted(source.table.outputs)
     write_predictions(output, prediction, ids=source.table.ids, labels=source.table.labels)
     n = len(prediction)
     mean = float(prediction.confidence.mean())
-    text = f"{output}: {n} predictions by {method}, confidence {100 * mean:.1f} % on average."
+    text = f"{output}: {n} predictions by {method}, with a mean confidence of {100 * mean:.1f} %."
     record: dict[str, Any] = {
         "output": str(output),
         "method": method,
@@ -65,6 +82,6 @@ def predict(
     }
     if prediction.accepted is not None:
         share = float(prediction.accepted.double().mean())
-        text += f" The thresholds accept {100 * share:.1f} % of them."
+        text += f"\nThe thresholds accept {100 * share:.1f} % of them."
         record["accepted"] = share
     echo_result(text, record, json)

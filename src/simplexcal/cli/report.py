@@ -7,18 +7,31 @@ from typing import Annotated
 import typer
 
 from simplexcal.cli._console import echo_result
-from simplexcal.cli._inputs import read_evaluation_inputs, read_source
+from simplexcal.cli._inputs import (
+    EvaluationInputs,
+    pair_methods,
+    read_evaluation_inputs,
+    read_unlabelled,
+)
 from simplexcal.cli._options import (
     CalibratorOption,
     DataArgument,
-    EvaluationKindOption,
+    DataKindOption,
+    FeaturesOption,
     HeadOption,
+    IdOption,
     JsonOption,
+    LabelsOption,
+    LogitsOption,
     ModelOption,
+    ProbsOption,
+    ToleranceOption,
     WeightsOption,
     check_files,
+    given_names,
     network_spec,
 )
+from simplexcal.io._columns import Names
 from simplexcal.network_spec import NetworkSpec
 from simplexcal.report import write_report
 from simplexcal.report.verdict import TOLERANCE
@@ -28,7 +41,12 @@ from simplexcal.types import Prediction
 def report(
     data: DataArgument,
     output: Annotated[Path, typer.Option("--output", "-o", help="The report, .html.")],
-    kind: EvaluationKindOption = None,
+    kind: DataKindOption = None,
+    logits: LogitsOption = None,
+    probs: ProbsOption = None,
+    labels: LabelsOption = None,
+    features: FeaturesOption = None,
+    ids: IdOption = None,
     calibrator: CalibratorOption = None,
     model: ModelOption = None,
     weights: WeightsOption = None,
@@ -36,35 +54,39 @@ def report(
     title: Annotated[str, typer.Option(help="The report's title.")] = "Calibration report",
     ood: Annotated[
         Path | None,
-        typer.Option(help="Out-of-distribution data of the same kind, without labels."),
+        typer.Option(help="A file of out-of-distribution outputs; it needs no labels."),
     ] = None,
-    tolerance: Annotated[
-        float,
-        typer.Option(help="An ECE up to this hardly matters in practice; 0.01 is 1 %."),
-    ] = TOLERANCE,
+    tolerance: ToleranceOption = TOLERANCE,
     json: JsonOption = False,
 ) -> None:
     """Write a report to open in a browser.
 
-    One file that works offline: a verdict, a table, charts, and the most confident mistakes.
+    One file that works offline: a verdict, a table, charts, and the most confident mistakes. DATA
+    are outputs or predictions, with their true classes.
 
     Args:
         data: Predictions, outputs or inputs, with labels.
         output: File to write the report to.
-        kind: What the file holds.
+        kind: What to take from the file.
+        logits: Name of the logits in the file.
+        probs: Name of the probabilities in the file.
+        labels: Name of the true classes in the file.
+        features: Name of the features in the file.
+        ids: Name of the keys in the file.
         calibrator: Calibrators to evaluate beside the network itself.
         model: Network for raw inputs, as "package.module:factory".
         weights: State dict of the network.
         head: Name of the network's last linear layer.
         title: Title of the report.
-        ood: Out-of-distribution data of the same kind.
+        ood: Out-of-distribution data.
         tolerance: An ECE up to this does not matter in practice.
         json: Print JSON instead of text.
     """
     calibrators = calibrator or []
     check_files(output, [".html"], data, weights, ood, *calibrators)
     network = network_spec(model, weights, head)
-    inputs = read_evaluation_inputs(data, kind, calibrators, network, images=True)
+    names = given_names(logits=logits, probs=probs, labels=labels, features=features, id=ids)
+    inputs = read_evaluation_inputs(data, kind, calibrators, network, names, images=True)
     write_report(
         output,
         inputs.predictions,
@@ -74,25 +96,29 @@ def report(
         thresholds=inputs.thresholds,
         title=title,
         ids=inputs.ids,
-        ood=_read_ood(ood, kind, calibrators, network),
+        ood=_read_ood(ood, inputs, kind, calibrators, network, names),
         sources=_sources(data, ood, calibrators, model, weights, inputs.fingerprint),
         tolerance=tolerance,
     )
     n = len(inputs.labels)
     methods = list(inputs.predictions)
-    text = f"{output}: {n} inputs, {', '.join(methods)}. Open it in a browser."
+    text = f"{output}: {n} inputs, {', '.join(methods)}.\nOpen it in a browser."
     echo_result(text, {"report": str(output), "n": n, "methods": methods}, json)
 
 
 def _read_ood(
-    path: Path | None, kind: str | None, calibrators: list[Path], network: NetworkSpec | None
+    path: Path | None,
+    inputs: EvaluationInputs,
+    kind: str | None,
+    calibrators: list[Path],
+    network: NetworkSpec | None,
+    names: Names,
 ) -> dict[str, Prediction] | None:
-    """Return the predictions of the same methods for OOD inputs, which need no labels."""
+    """Return the predictions of the same methods for OOD inputs."""
     if path is None:
         return None
-    if kind == "predictions":
-        raise ValueError("--ood needs the outputs of a network: give --input logits or probs.")
-    return read_source(path, kind, network).predictions(calibrators, {})
+    ood = read_unlabelled(path, kind, calibrators, network, names)
+    return pair_methods(path, inputs.predictions, ood)
 
 
 def _sources(

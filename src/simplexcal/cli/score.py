@@ -10,12 +10,17 @@ import typer
 from simplexcal.cli._console import echo_result, stderr_is_tty
 from simplexcal.cli._options import (
     CalibratorArgument,
+    FeaturesOption,
     HeadOption,
+    IdOption,
     JsonOption,
+    LogitsOption,
     ModelOption,
-    OutputKind,
+    OutputKindOption,
+    ProbsOption,
     WeightsOption,
     check_files,
+    given_names,
     network_spec,
 )
 
@@ -29,27 +34,31 @@ class Engine(StrEnum):
 
 def score(
     calibrator: CalibratorArgument,
-    dataset: Annotated[Path, typer.Option("--input", help="A Parquet file, or a folder of them.")],
+    data: Annotated[
+        Path, typer.Argument(metavar="DATA", help="A Parquet file, or a folder of them.")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The result, .parquet.")],
-    kind: Annotated[
-        OutputKind | None, typer.Option(help="Which to take, where the columns hold both.")
+    kind: OutputKindOption = None,
+    logits: LogitsOption = None,
+    probs: ProbsOption = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="True classes, to be written too, as `label`."),
     ] = None,
+    features: FeaturesOption = None,
+    ids: IdOption = None,
     model: ModelOption = None,
     weights: WeightsOption = None,
     head: HeadOption = None,
-    key: Annotated[
-        str | None, typer.Option(help="The column that names a row; `id` where there is one.")
-    ] = None,
-    probs: Annotated[
-        bool, typer.Option("--probs", help="Write the probabilities of all classes too.")
+    with_probs: Annotated[
+        bool, typer.Option("--with-probs", help="Write the probabilities of all classes too.")
     ] = False,
     engine: Annotated[Engine, typer.Option(help="Here, in one process, or on Ray.")] = Engine.local,
     address: Annotated[
-        str | None, typer.Option(help="A Ray cluster, host:port; otherwise this machine.")
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="A Ray cluster; otherwise this machine."),
     ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Rows that are scored at a time.")
-    ] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows that are scored at a time.")] = None,
     restart: Annotated[
         bool, typer.Option("--restart", help="Discard what an earlier run left.")
     ] = False,
@@ -62,14 +71,18 @@ def score(
 
     Args:
         calibrator: File of the calibrator.
-        dataset: Parquet file, or folder of Parquet files.
+        data: Parquet file, or folder of Parquet files.
         output: Parquet file to write.
-        kind: What the columns hold, where they hold logits and probabilities.
+        kind: What to take from the columns.
+        logits: Name of the logits in the file.
+        probs: Name of the probabilities in the file.
+        labels: Name of the true classes, which are written too.
+        features: Name of the features in the file.
+        ids: Name of the column of keys.
         model: Network for raw inputs, as "package.module:factory".
         weights: State dict of the network.
         head: Name of the network's last linear layer.
-        key: Column that names a row.
-        probs: Write the probabilities of all classes.
+        with_probs: Write the probabilities of all classes.
         engine: Where rows are scored.
         address: Address of a Ray cluster.
         batch_size: Rows that are scored at a time.
@@ -78,15 +91,15 @@ def score(
     """
     from simplexcal import scoring  # It needs pyarrow, which the other commands can do without.
 
-    check_files(output, [".parquet"], calibrator, dataset, weights)
+    check_files(output, [".parquet"], calibrator, data, weights)
     summary = scoring.score(
         calibrator,
-        dataset,
+        data,
         output,
         kind=kind,
         network=network_spec(model, weights, head),
-        key=key,
-        probs=probs,
+        names=given_names(logits=logits, probs=probs, labels=labels, features=features, id=ids),
+        with_probs=with_probs,
         engine=engine,
         address=address,
         batch_size=batch_size,

@@ -6,19 +6,27 @@ from typing import Annotated, Any
 
 import typer
 
-from simplexcal.cli._console import echo_result, stderr_is_tty
-from simplexcal.cli._inputs import read_source
+from simplexcal.cli._console import echo_result, stderr_is_tty, wrap
+from simplexcal.cli._inputs import Source, read_source
 from simplexcal.cli._options import (
+    DataKindOption,
+    FeaturesOption,
     HeadOption,
+    IdOption,
     JsonOption,
-    KindOption,
+    LabelsOption,
+    LogitsOption,
     ModelOption,
+    ProbsOption,
     WeightsOption,
     check_files,
+    given_names,
     network_spec,
 )
 from simplexcal.io import load_calibrator, save_calibrator
-from simplexcal.io.tables import read_predictions
+from simplexcal.io._columns import Names
+from simplexcal.io._kinds import PREDICTIONS
+from simplexcal.io.tables import check_named, read_predictions
 from simplexcal.network_spec import NetworkSpec
 from simplexcal.thresholds import Threshold, find_prediction_threshold
 
@@ -43,7 +51,7 @@ def threshold(
     ],
     data: Annotated[
         Path | None,
-        typer.Argument(metavar="DATA", help="Held-out outputs, or raw inputs for --model."),
+        typer.Argument(metavar="DATA", help="A file of held-out outputs."),
     ] = None,
     target_accuracy: Annotated[
         float | None, typer.Option(help="Of accepted inputs at least this share is right.")
@@ -67,7 +75,12 @@ def threshold(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Store it in this copy, .safetensors.")
     ] = None,
-    kind: KindOption = None,
+    kind: DataKindOption = None,
+    logits: LogitsOption = None,
+    probs: ProbsOption = None,
+    labels: LabelsOption = None,
+    features: FeaturesOption = None,
+    ids: IdOption = None,
     model: ModelOption = None,
     weights: WeightsOption = None,
     head: HeadOption = None,
@@ -76,9 +89,7 @@ def threshold(
     """Find the threshold that keeps a promise.
 
     DATA are held-out and new to the calibrator; --target-accuracy needs their true classes. Once
-    the threshold is stored, predictions have a column `accepted`. An example:
-
-    simplexcal threshold net.safetensors new.npz --input logits --coverage 0.9
+    the threshold is stored, predictions have a column `accepted`.
 
     Args:
         calibrator: File of the calibrator, or predictions.
@@ -90,7 +101,12 @@ def threshold(
         score: What the threshold is set on.
         save: Store the threshold in the calibrator's file.
         output: File to write the calibrator with its threshold to.
-        kind: What saved outputs hold.
+        kind: What to take from the file.
+        logits: Name of the logits in the file.
+        probs: Name of the probabilities in the file.
+        labels: Name of the true classes in the file.
+        features: Name of the features in the file.
+        ids: Name of the keys in the file.
         model: Network for raw inputs, as "package.module:factory".
         weights: State dict of the network.
         head: Name of the network's last linear layer.
@@ -98,6 +114,7 @@ def threshold(
     """
     check_files(output, [".safetensors"], calibrator, data, weights)
     network = network_spec(model, weights, head)
+    names = given_names(logits=logits, probs=probs, labels=labels, features=features, id=ids)
     score_name = None
     if score is not None:
         score_name = score.value
@@ -114,41 +131,40 @@ def threshold(
         output = calibrator
     if data is None:
         _check_predictions_alone(output, kind, network)
-        found = _of_predictions(calibrator, promise)
+        found = _of_predictions(calibrator, kind, names, promise)
     else:
-        found = _of_calibrator(calibrator, data, kind, network, promise, output)
-    text = str(found)
+        source = read_source(data, kind, network, names, progress=stderr_is_tty())
+        found = _of_calibrator(calibrator, source, promise, output)
+    text = wrap(str(found))
     if output is not None:
-        text += f" Stored in {output}."
+        text += f"\nStored in {output}."
     echo_result(text, found.as_dict(), json)
 
 
 def _check_predictions_alone(
     output: Path | None, kind: str | None, network: NetworkSpec | None
 ) -> None:
-    if output is not None or kind is not None or network is not None:
+    if output is not None or kind not in (None, PREDICTIONS) or network is not None:
         raise ValueError(
             "Predictions are taken as they are, and cannot hold a threshold: leave out --save, "
-            "--output, --input and --model, or give CALIBRATOR and DATA."
+            "--output, --kind and --model, or give CALIBRATOR and DATA."
         )
 
 
-def _of_predictions(path: Path, promise: dict[str, Any]) -> Threshold:
+def _of_predictions(
+    path: Path, kind: str | None, names: Names, promise: dict[str, Any]
+) -> Threshold:
     """Return the threshold for saved predictions."""
-    prediction, labels = read_predictions(path)
+    if kind is None:
+        check_named(path, [PREDICTIONS])
+    prediction, labels = read_predictions(path, names=names)
     return find_prediction_threshold(prediction, labels, **promise)
 
 
 def _of_calibrator(
-    path: Path,
-    data: Path,
-    kind: str | None,
-    network: NetworkSpec | None,
-    promise: dict[str, Any],
-    output: Path | None,
+    path: Path, source: Source, promise: dict[str, Any], output: Path | None
 ) -> Threshold:
     """Return the threshold of a calibrator, and store it where there is an output."""
-    source = read_source(data, kind, network, progress=stderr_is_tty())
     _, fitted = source.load(path)
     labels = None
     if source.table.labels is not None:

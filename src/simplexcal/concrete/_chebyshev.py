@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd import Function
 
-from simplexcal.concrete._gumbel_sum import N_RATIOS, SPACING, Array
+from simplexcal.concrete._gumbel_sum import LAST_RATIO, N_RATIOS, SPACING, Array
 
 # u is nearly straight for |a| well below BEND, and nearly level well beyond.
 BEND = 12.0
@@ -32,6 +32,11 @@ BEND = 12.0
 TOP = 0.75
 # φ may grow like e^(-FADING a), and its error like the square of that.
 FADING = 0.1
+# How much the error of a derivative in ρ weighs beside that of the function.
+SLOPE_WEIGHT = 0.2
+
+# With at most so many classes, arrays are turned, so that memory runs along the rows: long loops.
+NARROW = 32
 
 Real = TypeVar("Real", Tensor, Array, float)
 
@@ -45,7 +50,8 @@ class Resolution:
     Args:
         stride: Spacing of the nodes, in units of SPACING.
         first_node: The first node.
-        reach: Distance of the last node beyond ln K.
+        reach: Distance of the end of the lattice beyond ln K.
+        tail: Distance of the last node beyond ln K: from there on the integrals are linear in S.
         depth: Classes further than this below the largest share one φ: they weigh e^-depth.
         degree: Degree of the polynomials of u.
         rank: Number of terms r.
@@ -57,6 +63,7 @@ class Resolution:
     stride: int
     first_node: float
     reach: float
+    tail: float
     depth: int
     degree: int
     rank: int
@@ -150,6 +157,27 @@ def series_in_ratio(values: Array) -> Array:
     """
     points = chebvander(chebpts1(N_RATIOS), N_RATIOS - 1)
     return np.asarray(np.linalg.solve(points, values), np.float64)
+
+
+def slope_in_ratio(terms: int) -> Array:
+    """Return d/dρ on the Chebyshev coefficients of functions of ρ, along axis 0, (T, T).
+
+    Args:
+        terms: Number of coefficients, T.
+    """
+    slope = chebder(np.eye(terms), scl=2 / LAST_RATIO)
+    return np.asarray(np.pad(slope, ((0, 1), (0, 0))), np.float64)
+
+
+def norm_in_ratio(terms: int) -> Array:
+    """Return a matrix that makes the norm of Chebyshev coefficients that of function and slope.
+
+    Args:
+        terms: Number of coefficients, T.
+    """
+    values = chebvander(chebpts1(terms), terms - 1)
+    slopes = SLOPE_WEIGHT * values @ slope_in_ratio(terms)
+    return np.asarray(np.linalg.qr(np.concatenate([values, slopes]), mode="r"), np.float64)
 
 
 def margin(r: Resolution) -> int:
@@ -314,8 +342,12 @@ class _Values(Function):
         u: Tensor,
         r: Resolution,
     ) -> Tensor:
-        twice = u + u
         columns = c.split(1, -1)
+        narrow = weight.shape[-1] <= NARROW
+        if narrow:
+            columns = c.mT.contiguous().split(1)
+            u = u.mT.contiguous()
+        twice = u + u
         p = len(columns) - 2
         before = columns[p + 1]
         this = torch.addcmul(columns[p], twice, columns[p + 1], value=_sign(p))
@@ -324,7 +356,10 @@ class _Values(Function):
             after = torch.addcmul(columns[p] + before, twice, this, value=_sign(p))
             before = this
             this = after
-        return weight * torch.addcmul(columns[0] + before, u, this)
+        values = torch.addcmul(columns[0] + before, u, this)
+        if narrow:
+            values = values.mT
+        return weight * values
 
     @staticmethod
     def setup_context(

@@ -1,14 +1,14 @@
-"""Where the fused GPU kernel (``_triton``) is used, and how torch sees it: as custom operators.
+"""Where fused GPU kernels (``_triton``) take the place of the reference (``_potential``).
 
-It is used for float32 on a CUDA device, where triton is installed and SIMPLEXCAL_TRITON is not 0.
-Mean and likelihood have gradients by fused kernels too. The gradients of value and slope,
-derivatives of derivatives, ``torch.func`` and derivatives in forward mode are left to the reference
-(``_potential``), and so is ``torch.export``, whose graph shall run wherever torch does.
+They are off: SIMPLEXCAL_TRITON=1 in the environment, when simplexcal is imported, switches them on.
+They have been tested in Triton's interpreter alone, not on a GPU. Switched on, they are used for
+float32 on a CUDA device. The gradients of value and slope, derivatives of derivatives,
+``torch.func`` and derivatives in forward mode are left to the reference, and so is
+``torch.export``, whose graph shall run wherever torch does. Switched off, neither triton nor the
+operators are imported.
 """
 
-import importlib.util
 import os
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,26 +16,64 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 VARIABLE = "SIMPLEXCAL_TRITON"
-# The backward kernel of the likelihood visits the labels of a row one after the other.
+IS_ON = os.environ.get(VARIABLE) == "1"
+# The tests set it to "cpu", for the interpreter.
+DEVICE_TYPE = "cuda"
+# The backward kernel of the likelihood holds so many labels of a row.
 MOST_LABELS = 4
-# Not a cached function, of which torch.compile would warn. ROCm's triton is not tested.
-IS_INSTALLED = importlib.util.find_spec("triton") is not None and torch.version.hip is None
 
 
 def applies(logits: Tensor, temperature: Tensor) -> bool:
-    """Whether the fused kernel computes the moments of these distributions.
+    """Whether fused kernels compute the moments of these distributions.
 
     Args:
         logits: Location, (N, K).
         temperature: λ, (N,).
     """
-    if logits.device.type != "cuda" or os.environ.get(VARIABLE) == "0":
+    if not IS_ON or logits.device.type != DEVICE_TYPE:
         return False
     if logits.dtype != torch.float32 or temperature.dtype != torch.float32:
         return False
     if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return False
-    return IS_INSTALLED and not _is_exporting()
+    return not _is_exporting()
+
+
+def applies_with_reference_gradient(logits: Tensor, temperature: Tensor) -> bool:
+    """Whether a fused kernel applies whose gradient is the reference's.
+
+    torch.compile cannot trace such a gradient.
+
+    Args:
+        logits: Location, (N, K).
+        temperature: λ, (N,).
+    """
+    if not applies(logits, temperature):
+        return False
+    needs_gradient = logits.requires_grad or temperature.requires_grad
+    return not (torch.compiler.is_compiling() and torch.is_grad_enabled() and needs_gradient)
+
+
+def applies_to_labels(logits: Tensor, temperature: Tensor, labels: Tensor) -> bool:
+    """Whether a fused kernel computes the likelihoods of these labels.
+
+    Args:
+        logits: Location, (N, K).
+        temperature: λ, (N,).
+        labels: M classes y of each row, (N, M).
+    """
+    if not IS_ON:
+        return False
+    if labels.shape[1] > MOST_LABELS:
+        return applies_with_reference_gradient(logits, temperature)
+    return applies(logits, temperature)
+
+
+def operators() -> Any:
+    """Return the module of the operators, which imports triton."""
+    from simplexcal.concrete import _fused_operators
+
+    return _fused_operators
 
 
 def _is_exporting() -> bool:
@@ -43,209 +81,3 @@ def _is_exporting() -> bool:
     # Older versions of torch do not tell an export from another compilation.
     is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
     return bool(is_exporting())
-
-
-def applies_with_reference_gradient(logits: Tensor, temperature: Tensor) -> bool:
-    """Whether the fused kernel applies where its gradient is the reference's.
-
-    That cannot be traced by torch.compile.
-
-    Args:
-        logits: Location, (N, K).
-        temperature: λ, (N,).
-    """
-    needs_gradient = logits.requires_grad or temperature.requires_grad
-    if torch.compiler.is_compiling() and torch.is_grad_enabled() and needs_gradient:
-        return False
-    return applies(logits, temperature)
-
-
-# --- operators ------------------------------------------------------------------------------------
-
-
-@torch.library.custom_op("simplexcal::mean", mutates_args=())
-def mean(logits: Tensor, temperature: Tensor) -> Tensor:
-    """Return ∂m/∂a (N, K), as ``_potential.mean`` does.
-
-    Args:
-        logits: Location, (N, K).
-        temperature: λ, (N,).
-    """
-    found: Tensor = _kernels().moments(logits, temperature, with_slope=False)[0]
-    return found
-
-
-@torch.library.custom_op("simplexcal::potential", mutates_args=())
-def potential(logits: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return m (N,), ∂m/∂a (N, K) and ∂m/∂ρ (N,), as ``_potential.potential`` does.
-
-    Args:
-        logits: Location, (N, K).
-        temperature: λ, (N,).
-    """
-    found, value, slope = _kernels().moments(logits, temperature, with_slope=True)
-    return value, found, slope
-
-
-@torch.library.custom_op("simplexcal::log_mean_at", mutates_args=())
-def log_mean_at(logits: Tensor, temperature: Tensor, labels: Tensor) -> Tensor:
-    """Return ln ∂m/∂a_y (N, M), as ``_potential.log_mean_at`` does.
-
-    Args:
-        logits: Location, (N, K).
-        temperature: λ, (N,).
-        labels: M classes y of each row, (N, M).
-    """
-    found: Tensor = _kernels().log_mean_at(logits, temperature, labels)
-    return found
-
-
-@torch.library.custom_op("simplexcal::invert", mutates_args=())
-def invert(log_mean: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a (N, K), m (N,) and ∂m/∂ρ (N,), as ``_inversion.invert`` does.
-
-    Args:
-        log_mean: ln p with Σ_k p_k = 1, (N, K).
-        temperature: λ, (N,).
-    """
-    found: tuple[Tensor, Tensor, Tensor] = _kernels().invert(log_mean, temperature)
-    return found
-
-
-@torch.library.custom_op("simplexcal::mean_backward", mutates_args=())
-def mean_backward(grad: Tensor, logits: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradients of ``mean`` in its arguments.
-
-    Args:
-        grad: That of the mean, (N, K).
-        logits: Location, (N, K).
-        temperature: λ, (N,).
-    """
-    found: tuple[Tensor, Tensor] = _kernels().mean_backward(grad, logits, temperature)
-    return found
-
-
-@torch.library.custom_op("simplexcal::log_mean_backward", mutates_args=())
-def log_mean_backward(
-    grad: Tensor,
-    logits: Tensor,
-    temperature: Tensor,
-    labels: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Return the gradients of ``log_mean_at`` in its first two arguments.
-
-    Args:
-        grad: That of the logarithms, (N, M).
-        logits: Location, (N, K).
-        temperature: λ, (N,).
-        labels: M classes y of each row, (N, M).
-    """
-    found = _kernels().log_mean_backward(grad, logits, temperature, labels)
-    d_logits, d_temperature = found
-    return d_logits, d_temperature
-
-
-def _kernels() -> Any:
-    """Return the module of the kernels, which imports triton."""
-    from simplexcal.concrete import _triton
-
-    return _triton
-
-
-# What torch.compile needs to know: shapes.
-
-
-@mean.register_fake
-def _(logits: Tensor, _temperature: Tensor) -> Tensor:
-    return logits.new_empty(logits.shape)
-
-
-@potential.register_fake
-def _(logits: Tensor, _temperature: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    n = logits.shape[:1]
-    return logits.new_empty(n), logits.new_empty(logits.shape), logits.new_empty(n)
-
-
-@log_mean_at.register_fake
-def _(logits: Tensor, _temperature: Tensor, labels: Tensor) -> Tensor:
-    return logits.new_empty(labels.shape)
-
-
-@invert.register_fake
-def _(log_mean: Tensor, _temperature: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    n = log_mean.shape[:1]
-    return log_mean.new_empty(log_mean.shape), log_mean.new_empty(n), log_mean.new_empty(n)
-
-
-@mean_backward.register_fake
-def _(_grad: Tensor, logits: Tensor, _temperature: Tensor) -> tuple[Tensor, Tensor]:
-    return logits.new_empty(logits.shape), logits.new_empty(logits.shape[:1])
-
-
-@log_mean_backward.register_fake
-def _(
-    _grad: Tensor,
-    logits: Tensor,
-    _temperature: Tensor,
-    _labels: Tensor,
-) -> tuple[Tensor, Tensor]:
-    return logits.new_empty(logits.shape), logits.new_empty(logits.shape[:1])
-
-
-# --- derivatives ----------------------------------------------------------------------------------
-
-
-def _save_inputs(ctx: Any, inputs: tuple[Tensor, ...], output: Any) -> None:  # noqa: ARG001
-    ctx.save_for_backward(*inputs)
-
-
-def _backward_of_mean(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
-    if torch.is_grad_enabled():
-        return _gradients(_reference().mean_in_torch, ctx.saved_tensors, (), (grad,))
-    found: tuple[Tensor, Tensor] = mean_backward(grad, *ctx.saved_tensors)
-    return found
-
-
-def _backward_of_potential(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
-    return _gradients(_reference().potential_in_torch, ctx.saved_tensors, (), grads)
-
-
-def _backward_of_log_mean(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    logits, temperature, labels = ctx.saved_tensors
-    if torch.is_grad_enabled() or labels.shape[1] > MOST_LABELS:
-        reference = _reference().log_mean_at_in_torch
-        return *_gradients(reference, (logits, temperature), (labels,), (grad,)), None
-    return *log_mean_backward(grad, logits, temperature, labels), None
-
-
-def _reference() -> Any:
-    """Return the module of the reference, which imports this one."""
-    from simplexcal.concrete import _potential
-
-    return _potential
-
-
-def _gradients(
-    function: Callable[..., Any],
-    at: tuple[Tensor, ...],
-    others: tuple[Tensor, ...],
-    grads: tuple[Tensor, ...],
-) -> tuple[Tensor, ...]:
-    """Return the gradients of the reference; differentiable, where the caller asks for that."""
-    twice = torch.is_grad_enabled()
-    with torch.enable_grad():
-        inputs = [_with_gradient(tensor, twice) for tensor in at]
-        outputs = function(*inputs, *others)
-    return torch.autograd.grad(outputs, inputs, grads, create_graph=twice)
-
-
-def _with_gradient(tensor: Tensor, connected: bool) -> Tensor:
-    """Return a tensor whose own gradient can be asked for."""
-    if connected and tensor.requires_grad:
-        return tensor.view_as(tensor)
-    return tensor.detach().requires_grad_()
-
-
-mean.register_autograd(_backward_of_mean, setup_context=_save_inputs)
-potential.register_autograd(_backward_of_potential, setup_context=_save_inputs)
-log_mean_at.register_autograd(_backward_of_log_mean, setup_context=_save_inputs)

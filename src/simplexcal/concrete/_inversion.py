@@ -37,8 +37,8 @@ from simplexcal.concrete._chebyshev import (
     sum_over_classes,
     value_at_classes,
 )
-from simplexcal.concrete._kernel import Kernel, kernel_for
-from simplexcal.concrete._potential import Moments, Potential
+from simplexcal.concrete._kernel import Kernel, kernel_for, without_autocast
+from simplexcal.concrete._potential import Integrals, Moments, Potential
 
 # After so many iterations the error of the mean is that of rounding, for every K and λ.
 N_STEPS = {torch.float32: 3, torch.float64: 6}
@@ -56,20 +56,6 @@ class Points(NamedTuple):
 
     log_mean: Tensor
     multiplicity: Tensor
-
-
-class Integrals(NamedTuple):
-    """What the integrals are made of at some locations, for N samples.
-
-    Args:
-        sums: Σ_i e^a_i φ_r(a_i), (N, R).
-        cdf: Φ(z) at the nodes, (N, Q).
-        projected: Σ_q Φ(z_q) times each function of z, (N, Z).
-    """
-
-    sums: Tensor
-    cdf: Tensor
-    projected: Tensor
 
 
 class Mean(NamedTuple):
@@ -94,17 +80,6 @@ class Inverse(NamedTuple):
 
     a: Tensor
     potential: Potential
-
-
-def row_width(probs: Tensor) -> int:
-    """Return how many numbers the inversion holds for a row.
-
-    Args:
-        probs: (..., K).
-    """
-    kernel = kernel_for(probs)
-    r = kernel.resolution
-    return r.rank * r.node_rank + 2 * kernel.nodes.shape[1] + 8 * probs.shape[-1]
 
 
 def location(log_mean: Tensor, temperature: Tensor) -> Tensor:
@@ -132,46 +107,50 @@ def moments(probs: Tensor, log_mean: Tensor, temperature: Tensor) -> Moments:
     return _potential.moments_at(a, potential._replace(mean=probs), temperature)
 
 
-@torch.no_grad()
 def invert(log_mean: Tensor, temperature: Tensor) -> Inverse:
-    """Return the shifted logits with this mean, and the potential there.
+    """Return the shifted logits with this mean, and the potential there; without derivatives.
 
     Args:
         log_mean: ln p with Σ_k p_k = 1, (N, K).
         temperature: λ, (N,).
     """
     if _fused.applies(log_mean, temperature):
-        a, value, slope = _fused.invert(log_mean, temperature)
-        return Inverse(a, Potential(value, log_mean.exp(), slope))
+        return _invert_fused(log_mean, temperature)
     return invert_in_torch(log_mean, temperature)
 
 
 @torch.no_grad()
+def _invert_fused(log_mean: Tensor, temperature: Tensor) -> Inverse:
+    a, value, slope = _fused.operators().invert(log_mean, temperature)
+    return Inverse(a, Potential(value, log_mean.exp(), slope))
+
+
+@torch.no_grad()
+@without_autocast
 def invert_in_torch(log_mean: Tensor, temperature: Tensor) -> Inverse:
-    """Return the same by operators of torch, on every device.
+    """Return the shifted logits and the potential by operators of torch.
 
     Args:
         log_mean: ln p with Σ_k p_k = 1, (N, K).
         temperature: λ, (N,).
     """
     kernel = kernel_for(log_mean)
-    functions = _potential.ratio_series(kernel, temperature)
-    at_ratio = _matrix(kernel, functions @ kernel.ratio_functions)
+    series = _potential.ratio_series(kernel, temperature)
+    matrices = _potential.at_ratio(kernel, series @ kernel.ratio_functions)
     largest = log_mean.amax(-1, keepdim=True)
     below = (log_mean - largest).clamp_min(MASKED)
     points = _points(below, kernel.resolution)
     a = _start(points.log_mean, temperature)
     for _ in range(N_STEPS[log_mean.dtype]):
         polynomials = Polynomials(kernel, a)
-        integrals = _integrate(kernel, at_ratio, points.multiplicity, polynomials)
-        found = _mean(kernel, at_ratio, integrals, polynomials)
+        integrals = _integrate(kernel, matrices, points.multiplicity, polynomials)
+        found = _mean(kernel, matrices, integrals, polynomials)
         residual = points.log_mean + largest - found.log_mean
         a = a + residual / found.log_slope
         a = a - a.amax(-1, keepdim=True)
-    last = _integrate(kernel, at_ratio, points.multiplicity, Polynomials(kernel, a))
-    value = kernel.spacing * (kernel.unit_step - last.cdf).sum(-1)
-    moved = _apply(last.sums, _matrix(kernel, functions @ kernel.d_ratio_functions))
-    slope = kernel.spacing * (moved * last.projected).sum(-1)
+    last = _integrate(kernel, matrices, points.multiplicity, Polynomials(kernel, a))
+    value = _potential.potential_value(kernel, last)
+    slope = _potential.potential_slope(kernel, series, last)
     a = _at_classes(a - points.log_mean, below, kernel.resolution)
     return Inverse(a, Potential(value.to(a), log_mean.exp(), slope.to(a)))
 
@@ -186,20 +165,6 @@ def _start(log_mean: Tensor, temperature: Tensor) -> Tensor:
     slowness = (1 - ratio).clamp_min(1e-3)
     depth = -torch.expm1(0.72 * slowness * log_mean) / slowness
     return log_mean - torch.log1p(1.04 * ratio * ratio * depth)
-
-
-def _matrix(kernel: Kernel, functions: Tensor) -> Tensor:
-    """Return the kernel (N, R, Z), given its functions of ρ."""
-    r = kernel.resolution
-    return (functions @ kernel.core).view(-1, r.rank, r.node_rank)
-
-
-def _apply(rows: Tensor, matrices: Tensor) -> Tensor:
-    """Return the product of each row with its own matrix."""
-    if torch.compiler.is_compiling():
-        return (rows.unsqueeze(-1) * matrices).sum(1)
-    product: Tensor = rows.unsqueeze(1) @ matrices
-    return product.squeeze(1)
 
 
 class Polynomials:
@@ -233,7 +198,7 @@ class Polynomials:
         if self.matrix is None:
             return sum_over_classes(factor, *self.classes, self.resolution, n)
         weight = (factor * self.classes.weight).to(self.matrix)
-        return _apply(weight, self.matrix)[:, :n]
+        return _potential.apply(weight, self.matrix)[:, :n]
 
     def values(self, coefficients: Tensor) -> Tensor:
         """Return Σ_p c_p s_p(u_j), (N, J), without the weights, so that nothing underflows.
@@ -264,23 +229,21 @@ def _interpolate(kernel: Kernel, u: Tensor) -> Tensor:
 
 def _integrate(
     kernel: Kernel,
-    at_ratio: Tensor,
+    matrices: Tensor,
     multiplicity: Tensor,
     polynomials: Polynomials,
 ) -> Integrals:
     found = polynomials.sums(multiplicity, len(kernel.collect))
-    sums = found.to(kernel.collect) @ kernel.collect
-    cdf = torch.exp(-(_apply(sums, at_ratio) @ kernel.node_functions))
-    return Integrals(sums, cdf, cdf @ kernel.node_functions.T)
+    return _potential.integrate(kernel, matrices, found)
 
 
 def _mean(
     kernel: Kernel,
-    at_ratio: Tensor,
+    matrices: Tensor,
     integrals: Integrals,
     polynomials: Polynomials,
 ) -> Mean:
-    adjoint = _apply(integrals.projected, at_ratio.mT)
+    adjoint = _potential.adjoint(matrices, integrals.projected)
     tilted = polynomials.values(adjoint @ kernel.share)
     curve = polynomials.values(adjoint @ kernel.curve)
     log_mean = tilted.log() + polynomials.log_weight + math.log(kernel.spacing)
@@ -370,15 +333,16 @@ class _Implicit(Function):
 
     @staticmethod
     @once_differentiable
+    @without_autocast
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         a, temperature = ctx.saved_tensors
         kernel = kernel_for(a)
         r = kernel.resolution
-        functions = _potential.ratio_series(kernel, temperature) @ kernel.ratio_functions
-        at_ratio = _matrix(kernel, functions)
+        series = _potential.ratio_series(kernel, temperature)
+        matrices = _potential.at_ratio(kernel, series @ kernel.ratio_functions)
         polynomials = Polynomials(kernel, a)
-        integrals = _integrate(kernel, at_ratio, torch.ones_like(a[:, :1]), polynomials)
-        at = _mean(kernel, at_ratio, integrals, polynomials)
+        integrals = _integrate(kernel, matrices, torch.ones_like(a[:, :1]), polynomials)
+        at = _mean(kernel, matrices, integrals, polynomials)
         classes = polynomials.classes
         # x e^a φ(a) = p x / f(a) · e^a φ(a), in which nothing underflows.
         per_mean = classes._replace(weight=(polynomials.log_weight - at.log_mean).exp())
@@ -388,10 +352,10 @@ class _Implicit(Function):
         x = grad / at.log_slope  # p x
         for _ in range(N_STEPS[a.dtype]):
             sums = sum_over_classes(x, *per_mean, r, kernel.share.shape[1])
-            moved = _apply(sums.to(kernel.share) @ kernel.share.T, at_ratio)
+            moved = _potential.apply(sums.to(kernel.share) @ kernel.share.T, matrices)
             by_node = integrals.cdf * (moved @ kernel.node_functions)
-            adjoint = at_ratio @ (by_node @ kernel.node_functions.T).unsqueeze(-1)
-            coefficients = (adjoint.squeeze(-1) @ kernel.share).to(a)
+            adjoint = _potential.adjoint(matrices, by_node @ kernel.node_functions.T)
+            coefficients = (adjoint @ kernel.share).to(a)
             product = kernel.spacing * value_at_classes(coefficients, *classes, r)  # W x
             x = (grad + product) / at.log_slope
         return x, None, None

@@ -11,21 +11,24 @@ Chebyshev series in ρ. Both come from one singular value decomposition of the t
 distribution, which takes some milliseconds on first use.
 
 ψ in turn has low rank in ρ and in z (Tucker's decomposition): for one ρ it is a small matrix (R, Z)
-times Z functions of z. So what is computed again and again for one ρ is cheap (``_inversion``).
+times Z functions of z. A sample has one ρ, so it has one matrix, whatever is computed with it.
 """
 
 import math
-from functools import cache
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import cache, wraps
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 import torch
-from numpy.polynomial.chebyshev import chebder
 from torch import Tensor
 
 from simplexcal.concrete import _chebyshev, _gumbel_sum
 from simplexcal.concrete._chebyshev import FADING, Resolution
-from simplexcal.concrete._gumbel_sum import LAST_RATIO, SPACING, Array
+from simplexcal.concrete._gumbel_sum import SPACING, Array
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 LAST_NODE = 46.0
 RESOLUTIONS = {
@@ -33,17 +36,19 @@ RESOLUTIONS = {
         stride=5,
         first_node=-5.0,
         reach=19.0,
+        tail=11.5,
         depth=24,
         degree=18,
         rank=16,
         terms=24,
-        ratio_rank=15,
-        node_rank=14,
+        ratio_rank=16,
+        node_rank=15,
     ),
     torch.float64: Resolution(
         stride=2,
         first_node=-7.5,
         reach=36.0,
+        tail=20.0,
         depth=30,
         degree=38,
         rank=34,
@@ -64,8 +69,6 @@ class Kernel(NamedTuple):
         unit_step: [z > 0], one half at 0, (Q,).
         collect: φ_r(a) = e^(-FADING a) Σ_p s_p(u) collect_pr, (P, R).
         share: e^-a d(e^a φ_r)/da likewise, (R, P+1).
-        nodes: e^-z ψ_r(ρ, z) as coefficients of T_t(ρ), (T·R, Q).
-        derivative: Of the Chebyshev polynomials, dT/dρ = T @ derivative, (T, T).
         curve: e^-a d²(e^a φ_r)/da² like share, (R, P+2).
         points: Chebyshev points, (P+3,).
         point_weights: Their barycentric weights, (P+3,).
@@ -74,6 +77,7 @@ class Kernel(NamedTuple):
         d_ratio_functions: Their derivatives likewise, (T, M).
         core: The factors of e^-z ψ_r for each function of ρ and each function of z, (M, R·Z).
         node_functions: The Z functions of z at the nodes, (Z, Q).
+        tail: Their sums over the rest of the lattice, where Φ is 1 and S is small, (Z,).
     """
 
     resolution: Resolution
@@ -82,8 +86,6 @@ class Kernel(NamedTuple):
     unit_step: Tensor
     collect: Tensor
     share: Tensor
-    nodes: Tensor
-    derivative: Tensor
     curve: Tensor
     points: Tensor
     point_weights: Tensor
@@ -92,56 +94,127 @@ class Kernel(NamedTuple):
     d_ratio_functions: Tensor
     core: Tensor
     node_functions: Tensor
+    tail: Tensor
 
 
-def kernel_for(logits: Tensor) -> Kernel:
+def kernel_for(logits: Tensor, products: torch.dtype | None = None) -> Kernel:
     """Return the kernel for the dtype, the device and the number of classes of some logits.
+
+    Args:
+        logits: (..., K).
+        products: Dtype of the products of matrices; by default ``product_dtype``.
+    """
+    if products is None:
+        products = product_dtype(logits)
+    r = RESOLUTIONS[logits.dtype]
+    log_k = math.log(logits.shape[-1])
+    n_nodes = _n_nodes(r, log_k + r.tail)
+    n_lattice = _n_nodes(r, min(log_k + r.reach, LAST_NODE))
+    return _constant_kernel(logits.dtype, n_nodes, n_lattice, logits.device, products)
+
+
+def _n_nodes(r: Resolution, last: float) -> int:
+    return math.ceil((last - r.first_node) / (r.stride * SPACING)) + 1
+
+
+def row_width(logits: Tensor) -> int:
+    """Return how many numbers the moments, or the inversion, hold for a row.
 
     Args:
         logits: (..., K).
     """
     r = RESOLUTIONS[logits.dtype]
-    last = min(r.reach + math.log(logits.shape[-1]), LAST_NODE)
-    n_nodes = math.ceil((last - r.first_node) / (r.stride * SPACING)) + 1
-    return _kernel(logits.dtype, n_nodes, logits.device)
+    return r.rank * r.node_rank + 4 * logits.shape[-1]
 
 
-def row_width(logits: Tensor) -> int:
-    """Return how many numbers the moments hold for a row.
+def product_dtype(logits: Tensor) -> torch.dtype:
+    """Return the dtype of the products of matrices, which nothing may round to fewer digits.
+
+    PyTorch has switches that lower the precision of float32 products. Those of float64 are out of
+    reach, but take twice the time on a CPU. So float32 logits have float32 products where no switch
+    lowers their precision: on the CPU, by MKL. A graph may run anywhere.
 
     Args:
         logits: (..., K).
     """
-    return 2 * len(kernel_for(logits).nodes) + 4 * logits.shape[-1]
+    if logits.dtype == torch.float32 and logits.device.type == "cpu" and _float32_is_exact():
+        return torch.float32
+    return _chebyshev.matrix_dtype(logits.device)
+
+
+def _float32_is_exact() -> bool:
+    """Whether products of float32 matrices on the CPU have 24 bits, outside of autocast."""
+    if torch.compiler.is_compiling() or not torch.backends.mkl.is_available():
+        return False
+    settings = getattr(torch.backends.mkldnn, "matmul", None)
+    if settings is None:  # PyTorch before 2.9 has one switch alone.
+        return torch.get_float32_matmul_precision() == "highest"
+    # This one follows all others.
+    precision: str = settings.fp32_precision
+    return precision in ("none", "ieee")
+
+
+def without_autocast(function: Callable[P, T]) -> Callable[P, T]:
+    """Return the function, with autocast on the CPU switched off meanwhile.
+
+    Args:
+        function: It multiplies matrices.
+    """
+
+    @wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
+        if torch.compiler.is_compiling() or not torch.is_autocast_enabled("cpu"):
+            return function(*args, **kwargs)
+        with torch.autocast("cpu", enabled=False):
+            return function(*args, **kwargs)
+
+    return wrapped
+
+
+def _constant_kernel(
+    dtype: torch.dtype,
+    n_nodes: int,
+    n_lattice: int,
+    device: torch.device,
+    products: torch.dtype,
+) -> Kernel:
+    """Return the kernel, which torch.compile takes as it is and does not trace."""
+    return _kernel(dtype, n_nodes, n_lattice, device, products)
+
+
+# torch.compiler.assume_constant_result does this, and imports the whole compiler for it.
+_constant_kernel._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @cache
-def _kernel(dtype: torch.dtype, n_nodes: int, device: torch.device) -> Kernel:
+def _kernel(
+    dtype: torch.dtype,
+    n_nodes: int,
+    n_lattice: int,
+    device: torch.device,
+    products: torch.dtype,
+) -> Kernel:
     r = RESOLUTIONS[dtype]
     spacing = r.stride * SPACING
-    nodes = r.first_node + spacing * np.arange(n_nodes, dtype=np.float64)
+    nodes = r.first_node + spacing * np.arange(n_lattice, dtype=np.float64)
     phi, psi = _factors(r, nodes)
-    series = _chebyshev.series_in_ratio(psi.reshape(len(psi), -1))[: r.terms]
     share = phi.T @ _chebyshev.tangent_array(r, len(phi))
     curve = share @ _chebyshev.tangent_array(r, len(phi) + 1)
-    functions, core, node_functions = _compress(r, psi, _relevance(nodes))
-    ratio_functions = _chebyshev.series_in_ratio(functions)[: r.terms]
-    derivative = 2 / LAST_RATIO * np.pad(chebder(np.eye(r.terms)), ((0, 1), (0, 0)))
+    ratio_functions, core, node_functions = _compress(r, nodes, psi)
     (fading,) = _chebyshev.as_tensors(device, dtype, np.array(FADING))
     matrices = _chebyshev.as_tensors(
         device,
-        _chebyshev.matrix_dtype(device),
-        np.heaviside(nodes, 0.5),
+        products,
+        np.heaviside(nodes[:n_nodes], 0.5),
         phi,
         share,
-        series.reshape(-1, n_nodes),
-        derivative,
         curve,
         *_chebyshev.barycentric(curve.shape[1]),
         ratio_functions,
-        derivative @ ratio_functions,
+        _chebyshev.slope_in_ratio(r.terms) @ ratio_functions,
         core,
-        node_functions,
+        node_functions[:, :n_nodes],
+        node_functions[:, n_nodes:].sum(1),
     )
     return Kernel(r, spacing, fading, *matrices)
 
@@ -176,17 +249,21 @@ def _relevance(nodes: Array) -> Array:
     return np.asarray(1 / (1 + np.exp(-excess - nodes)), np.float64)
 
 
-def _compress(r: Resolution, psi: Array, relevance: Array) -> tuple[Array, Array, Array]:
-    """Return functions of ρ (ρ, M), core (M, R·Z) and functions of z (Z, Q).
+def _compress(r: Resolution, nodes: Array, psi: Array) -> tuple[Array, Array, Array]:
+    """Return functions of ρ (T, M), core (M, R·Z) and functions of z (Z, Q).
 
-    Their product is e^-z ψ (ρ, R, Q): Tucker's decomposition, in weighted least squares.
+    Their product is e^-z ψ, (ρ, R, Q) at the tabulated ρ: Tucker's decomposition, in least squares.
+    An error at z counts e^z-fold, up to the number of classes, since as many classes share it. An
+    error of the derivative in ρ counts too: the expected entropy is made of it.
     """
     n = len(psi)
-    weight = relevance.min(0)
+    n_classes = np.exp(nodes[-1] - r.reach)
+    weight = 1 / (np.exp(-nodes) + 1 / n_classes)
     weighted = psi * weight
     by_node = weighted.transpose(2, 0, 1).reshape(len(weight), -1)
     of_node = np.linalg.svd(by_node, full_matrices=False)[0][:, : r.node_rank]
-    by_ratio = (psi * relevance[:, None]).reshape(n, -1)
-    of_ratio = np.linalg.svd(by_ratio, full_matrices=False)[0][:, : r.ratio_rank]
-    core = of_ratio.T @ (weighted @ of_node).reshape(n, -1)
-    return of_ratio, core, (of_node / weight[:, None]).T
+    by_ratio = _chebyshev.series_in_ratio((weighted @ of_node).reshape(n, -1))[: r.terms]
+    norm = _chebyshev.norm_in_ratio(r.terms)
+    of_ratio = np.linalg.svd(norm @ by_ratio, full_matrices=False)[0][:, : r.ratio_rank]
+    core = of_ratio.T @ norm @ by_ratio
+    return np.linalg.solve(norm, of_ratio), core, (of_node / weight[:, None]).T

@@ -10,8 +10,8 @@ max_i a_i = 0:
 The integrands are analytic, so the trapezoid rule on a few dozen nodes is exact to rounding. The
 kernel h(z - a) has low rank (``_kernel``), with factors that are polynomials of a variable u(a).
 The classes of a sample are reduced to P sums, and the mean is one polynomial, the same for all
-classes of a sample. No array of samples × classes × nodes exists. Every product of matrices is
-float64 whatever the logits are, so that neither autocast nor TF32 can touch it.
+classes of a sample. No array of samples × classes × nodes exists. No product of matrices is within
+reach of autocast or TF32 (``product_dtype``).
 """
 
 import math
@@ -21,9 +21,15 @@ import torch
 from torch import Tensor
 
 from simplexcal.concrete import _fused
-from simplexcal.concrete._chebyshev import Classes, locate, sum_over_classes, value_at_classes
+from simplexcal.concrete._chebyshev import (
+    Classes,
+    locate,
+    matrix_dtype,
+    sum_over_classes,
+    value_at_classes,
+)
 from simplexcal.concrete._gumbel_sum import LAST_RATIO
-from simplexcal.concrete._kernel import Kernel, kernel_for
+from simplexcal.concrete._kernel import Kernel, kernel_for, without_autocast
 
 EULER_GAMMA = 0.57721566490153286061
 
@@ -58,23 +64,35 @@ class Potential(NamedTuple):
     slope: Tensor
 
 
+class Integrals(NamedTuple):
+    """What the integrals are made of at some locations, for N samples.
+
+    Args:
+        sums: Σ_i e^a_i φ_r(a_i), (N, R).
+        factors: Those of S(z), one for each function of z, (N, Z).
+        cdf: Φ(z) at the nodes, (N, Q).
+        projected: Σ_q Φ(z_q) times each function of z, over the whole lattice, (N, Z).
+    """
+
+    sums: Tensor
+    factors: Tensor
+    cdf: Tensor
+    projected: Tensor
+
+
 class Integrand(NamedTuple):
-    """What the three integrals are made of, for N samples; S = (series ⊗ sums) @ nodes.
+    """The integrals of N samples, and how the mean of a class follows from them.
 
     Args:
         classes: Where the classes lie, (N, K).
-        sums: Σ_i e^a_i φ_r(a_i), (N, R).
         series: The Chebyshev polynomials T_t(ρ), (N, T).
-        cdf: Φ(z) at the nodes, (N, Q).
-        adjoint: Σ_q Φ(z_q) ∂S(z_q)/∂(series ⊗ sums), (N, T, R).
+        integrals: The integrals.
         coefficients: Of the polynomial whose values are ∂m/∂a / spacing, (N, P+1).
     """
 
     classes: Classes
-    sums: Tensor
     series: Tensor
-    cdf: Tensor
-    adjoint: Tensor
+    integrals: Integrals
     coefficients: Tensor
 
 
@@ -159,13 +177,14 @@ def mean(logits: Tensor, temperature: Tensor) -> Tensor:
         temperature: λ, (N,).
     """
     if _fused.applies(logits, temperature):
-        found: Tensor = _fused.mean(logits, temperature)
+        found: Tensor = _fused.operators().mean(logits, temperature)
         return found
     return mean_in_torch(logits, temperature)
 
 
+@without_autocast
 def mean_in_torch(logits: Tensor, temperature: Tensor) -> Tensor:
-    """Return the mean by operators of torch, on every device.
+    """Return the mean by operators of torch.
 
     Args:
         logits: Location, (N, K).
@@ -185,17 +204,15 @@ def log_mean_at(logits: Tensor, temperature: Tensor, labels: Tensor) -> Tensor:
         temperature: λ, (N,).
         labels: M classes y of each row, (N, M).
     """
-    applies = _fused.applies
-    if labels.shape[1] > _fused.MOST_LABELS:
-        applies = _fused.applies_with_reference_gradient
-    if applies(logits, temperature):
-        found: Tensor = _fused.log_mean_at(logits, temperature, labels)
+    if _fused.applies_to_labels(logits, temperature, labels):
+        found: Tensor = _fused.operators().log_mean_at(logits, temperature, labels)
         return found
     return log_mean_at_in_torch(logits, temperature, labels)
 
 
+@without_autocast
 def log_mean_at_in_torch(logits: Tensor, temperature: Tensor, labels: Tensor) -> Tensor:
-    """Return ln ∂m/∂a_y by operators of torch, on every device.
+    """Return ln ∂m/∂a_y (N, M) by operators of torch.
 
     Args:
         logits: Location, (N, K).
@@ -221,25 +238,49 @@ def potential(logits: Tensor, temperature: Tensor) -> Potential:
         temperature: λ, (N,).
     """
     if _fused.applies_with_reference_gradient(logits, temperature):
-        return Potential(*_fused.potential(logits, temperature))
+        return Potential(*_fused.operators().potential(logits, temperature))
     return potential_in_torch(logits, temperature)
 
 
+@without_autocast
 def potential_in_torch(logits: Tensor, temperature: Tensor) -> Potential:
-    """Return m and both its derivatives by operators of torch, on every device.
+    """Return m and both its derivatives by operators of torch.
+
+    The products are float64: the differential entropy multiplies the error of m by K.
 
     Args:
         logits: Location, (N, K).
         temperature: λ, (N,).
     """
-    kernel = kernel_for(logits)
-    integrand = _integrand(kernel, logits, temperature)
-    mass = value_at_classes(integrand.coefficients, *integrand.classes, kernel.resolution)
-    value = kernel.spacing * (kernel.unit_step - integrand.cdf).sum(-1)
-    d_series = integrand.series @ kernel.derivative
-    d_sums = (d_series.unsqueeze(1) @ integrand.adjoint).squeeze(1)
-    slope = kernel.spacing * (d_sums * integrand.sums).sum(-1)
+    kernel = kernel_for(logits, matrix_dtype(logits.device))
+    classes, series, integrals, coefficients = _integrand(kernel, logits, temperature)
+    mass = value_at_classes(coefficients, *classes, kernel.resolution)
+    value = potential_value(kernel, integrals)
+    slope = potential_slope(kernel, series, integrals)
     return Potential(value.to(logits), _normalise(mass, logits), slope.to(logits))
+
+
+def potential_value(kernel: Kernel, integrals: Integrals) -> Tensor:
+    """Return m, (N,).
+
+    Args:
+        kernel: The kernel.
+        integrals: The integrals at the locations.
+    """
+    survival = (kernel.unit_step - integrals.cdf).sum(-1) + integrals.factors @ kernel.tail
+    return kernel.spacing * survival
+
+
+def potential_slope(kernel: Kernel, series: Tensor, integrals: Integrals) -> Tensor:
+    """Return ∂m/∂ρ, (N,).
+
+    Args:
+        kernel: The kernel.
+        series: The Chebyshev polynomials T_t(ρ), (N, T).
+        integrals: The integrals at the locations.
+    """
+    moved = apply(integrals.sums, at_ratio(kernel, series @ kernel.d_ratio_functions))
+    return kernel.spacing * (moved * integrals.projected).sum(-1)
 
 
 def _integrand(kernel: Kernel, logits: Tensor, temperature: Tensor) -> Integrand:
@@ -248,12 +289,71 @@ def _integrand(kernel: Kernel, logits: Tensor, temperature: Tensor) -> Integrand
     classes = locate(shifted_logits(logits, temperature), r, kernel.fading)
     ones = torch.ones_like(logits[:, :1])
     polynomials = sum_over_classes(ones, *classes, r, len(kernel.collect))
+    matrices = at_ratio(kernel, series @ kernel.ratio_functions)
+    integrals = integrate(kernel, matrices, polynomials)
+    coefficients = mean_coefficients(kernel, matrices, integrals)
+    return Integrand(classes, series, integrals, coefficients.to(classes.u))
+
+
+def at_ratio(kernel: Kernel, functions: Tensor) -> Tensor:
+    """Return the kernel of each sample, matrices (N, R, Z).
+
+    Args:
+        kernel: The kernel.
+        functions: Its functions of ρ, (N, M).
+    """
+    flat: Tensor = functions @ kernel.core
+    return flat.view(-1, kernel.collect.shape[1], kernel.node_functions.shape[0])
+
+
+def apply(rows: Tensor, matrices: Tensor) -> Tensor:
+    """Return the product of each row with its own matrix, (N, Z).
+
+    Args:
+        rows: (N, R).
+        matrices: (N, R, Z).
+    """
+    if torch.compiler.is_compiling():
+        return (rows.unsqueeze(-1) * matrices).sum(1)
+    product = rows.unsqueeze(1) @ matrices
+    return product.squeeze(1)
+
+
+def integrate(kernel: Kernel, matrices: Tensor, polynomials: Tensor) -> Integrals:
+    """Return the integrals at some locations.
+
+    Args:
+        kernel: The kernel.
+        matrices: The kernel of each sample, (N, R, Z).
+        polynomials: The sums of the polynomials over the classes, (N, P).
+    """
     sums = polynomials.to(kernel.collect) @ kernel.collect
-    total = (series.unsqueeze(-1) * sums.unsqueeze(-2)).flatten(1) @ kernel.nodes  # S
-    cdf = torch.exp(-total)
-    adjoint = (cdf @ kernel.nodes.T).unflatten(1, (series.shape[1], sums.shape[1]))
-    coefficients = (series.unsqueeze(1) @ adjoint).squeeze(1) @ kernel.share
-    return Integrand(classes, sums, series, cdf, adjoint, coefficients.to(classes.u))
+    factors = apply(sums, matrices)
+    cdf = torch.exp(factors @ -kernel.node_functions)
+    projected = cdf @ kernel.node_functions.T + kernel.tail
+    return Integrals(sums, factors, cdf, projected)
+
+
+def mean_coefficients(kernel: Kernel, matrices: Tensor, integrals: Integrals) -> Tensor:
+    """Return the coefficients of the polynomial whose values are ∂m/∂a / spacing, (N, P+1).
+
+    Args:
+        kernel: The kernel.
+        matrices: The kernel of each sample, (N, R, Z).
+        integrals: The integrals at the locations.
+    """
+    return adjoint(matrices, integrals.projected) @ kernel.share
+
+
+def adjoint(matrices: Tensor, columns: Tensor) -> Tensor:
+    """Return the product of each matrix with its own column, (N, R).
+
+    Args:
+        matrices: (N, R, Z).
+        columns: (N, Z).
+    """
+    product: Tensor = matrices @ columns.unsqueeze(-1)
+    return product.squeeze(-1)
 
 
 def ratio_series(kernel: Kernel, temperature: Tensor) -> Tensor:

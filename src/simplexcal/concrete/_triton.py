@@ -16,9 +16,8 @@ from numpy.polynomial.chebyshev import chebpts1, chebvander
 from torch import Tensor
 
 from simplexcal.concrete import _chebyshev, _inversion, _triton_kernels
-from simplexcal.concrete._chebyshev import Resolution
 from simplexcal.concrete._gumbel_sum import LAST_RATIO, Array
-from simplexcal.concrete._kernel import RESOLUTIONS, _factors, kernel_for
+from simplexcal.concrete._kernel import RESOLUTIONS, Kernel, kernel_for
 
 # Rank of the kernel in a, and in z, both padded; the least side of a product in Triton.
 SIDE = 16
@@ -40,12 +39,13 @@ class Tables(NamedTuple):
     Args:
         spacing: Distance between two nodes.
         pieces: Polynomials of the kernel in ρ, (N_PIECES, N_COEFFICIENTS, SIDE²).
-        collect: φ_r as coefficients of T_p, (P+1, SIDE).
+        collect: φ_r as coefficients of T_p, (P, SIDE).
         share: The coefficients of the mean likewise, transposed, (SIDE, COLUMNS).
         curve: Those of its derivative, (SIDE, COLUMNS).
         nodes: The functions of z, (SIDE, Q), Q a multiple of SIDE.
         nodes_t: Transposed, (Q, SIDE).
         unit_step: [z > 0], and 1 where nodes are padded, (Q,).
+        tail: The sums of the functions of z over the rest of the lattice, (SIDE,).
     """
 
     spacing: float
@@ -56,6 +56,7 @@ class Tables(NamedTuple):
     nodes: Tensor
     nodes_t: Tensor
     unit_step: Tensor
+    tail: Tensor
 
 
 @cache
@@ -66,47 +67,41 @@ def tables(n_classes: int, device: torch.device) -> Tables:
         n_classes: K.
         device: Where they are to be.
     """
-    kernel = kernel_for(torch.empty(0, n_classes))
-    r = kernel.resolution
+    kernel = kernel_for(torch.empty(0, n_classes), torch.float64)
     n = len(kernel.collect)
     n_nodes = len(kernel.unit_step)
     padded_nodes = SIDE * math.ceil(n_nodes / SIDE)
-    nodes = r.first_node + kernel.spacing * np.arange(n_nodes, dtype=np.float64)
-    core, node_functions = _compress(r, nodes)
     unit_step = np.ones(padded_nodes)
     unit_step[:n_nodes] = kernel.unit_step.numpy()
-    node_functions = _padded(node_functions, (SIDE, padded_nodes))
-    signs = _chebyshev.signs(n + 2)[:, None]
+    nodes = _padded(kernel.node_functions.numpy(), (SIDE, padded_nodes))
+    signs = _chebyshev.signs(n + 2)
     arrays = [
-        _pieces(_chebyshev.series_in_ratio(core)),
-        _padded(signs[:n] * kernel.collect.double().numpy(), (n + 1, SIDE)),
-        _padded(kernel.share.double().numpy() * signs[: n + 1, 0], (SIDE, COLUMNS)),
-        _padded(kernel.curve.double().numpy() * signs[:, 0], (SIDE, COLUMNS)),
-        node_functions,
-        np.ascontiguousarray(node_functions.T),
+        _pieces(_halves(kernel)),
+        _padded(signs[:n, None] * kernel.collect.numpy(), (n, SIDE)),
+        _padded(kernel.share.numpy() * signs[: n + 1], (SIDE, COLUMNS)),
+        _padded(kernel.curve.numpy() * signs, (SIDE, COLUMNS)),
+        nodes,
+        np.ascontiguousarray(nodes.T),
         unit_step,
+        _padded(kernel.tail.numpy()[None], (1, SIDE))[0],
     ]
     tensors = _chebyshev.as_tensors(device, torch.float32, *arrays)
     return Tables(kernel.spacing, *tensors)
 
 
-def _compress(r: Resolution, nodes: Array) -> tuple[Array, Array]:
-    """Return the kernel at each tabulated ρ (ρ, SIDE²) and SIDE functions of z (SIDE, Q).
+def _halves(kernel: Kernel) -> Array:
+    """Return the kernel as a Chebyshev series in ρ, (T, SIDE²).
 
-    Their product is e^-z ψ, in least squares. An error at z counts e^z-fold, up to the number of
-    classes, since as many classes share it: so rounding to float32 does no harm.
+    It is in two halves, of the functions of z with even and with odd number; in each, R is the last
+    axis.
     """
-    _, psi = _factors(r, nodes)
-    n_classes = np.exp(nodes[-1] - r.reach)
-    weight = 1 / (np.exp(-nodes) + 1 / n_classes)
-    weighted = psi * weight
-    by_node = weighted.transpose(2, 0, 1).reshape(len(nodes), -1)
-    of_node = np.linalg.svd(by_node, full_matrices=False)[0][:, :SIDE]
-    core = np.zeros((len(psi), SIDE, SIDE))
-    core[:, : r.rank] = weighted @ of_node
-    # Two halves, of the functions with even and with odd number; in each, R is the last axis.
-    halves = core.reshape(-1, SIDE, SIDE // 2, 2).transpose(0, 3, 2, 1)
-    return halves.reshape(len(psi), -1), (of_node / weight[:, None]).T
+    rank = len(kernel.share)
+    node_rank = len(kernel.node_functions)
+    series = (kernel.ratio_functions @ kernel.core).numpy()
+    square = np.zeros((len(series), SIDE, SIDE))
+    square[:, :rank, :node_rank] = series.reshape(-1, rank, node_rank)
+    halves = square.reshape(-1, SIDE, SIDE // 2, 2).transpose(0, 3, 2, 1)
+    return halves.reshape(len(series), -1)
 
 
 def _padded(array: Array, shape: tuple[int, int]) -> Array:

@@ -206,11 +206,23 @@ def _apply_transposed(matrices, rows):
 
 
 @triton.jit
-def _project(functions, nodes, nodes_t, unit_step, block_rows: tl.constexpr, n_nodes: tl.constexpr):
-    """Return Σ_q Φ_q times each function of z, (block_rows, 16), and Σ_q ([z_q > 0] - Φ_q)."""
+def _project(
+    functions,
+    nodes,
+    nodes_t,
+    unit_step,
+    tail,
+    block_rows: tl.constexpr,
+    n_nodes: tl.constexpr,
+):
+    """Return Σ_q Φ_q times each function of z, (block_rows, 16), and Σ_q ([z_q > 0] - Φ_q).
+
+    Beyond the nodes Φ is 1 in the first sum, and S is small in the second.
+    """
     z = tl.arange(0, 16)
-    projected = tl.zeros((block_rows, 16), tl.float32)
-    value = tl.zeros((block_rows, 16), tl.float32)
+    rest = tl.load(tail + z)[None, :]
+    projected = tl.zeros((block_rows, 16), tl.float32) + rest
+    value = functions * rest
     for q in range(0, n_nodes, 16):
         block = tl.load(nodes + z[:, None] * n_nodes + q + z[None, :])
         cdf = tl.exp(-tl.dot(functions, block, input_precision="ieee"))
@@ -278,6 +290,7 @@ def moments_kernel(
     nodes,
     nodes_t,
     unit_step,
+    tail,
     n_rows,
     n_classes,
     row_stride,
@@ -297,7 +310,7 @@ def moments_kernel(
     collected = _combine(sums, collect, P)
     matrices = _at_ratio(pieces, ratio, block_rows)
     functions = _apply(collected, matrices)
-    projected, total_value = _project(functions, nodes, nodes_t, unit_step, block_rows, n_nodes)
+    projected, total_value = _project(functions, nodes, nodes_t, unit_step, tail, block_rows, n_nodes)
     adjoint = _apply_transposed(matrices, projected)
     c = _coefficients(adjoint, share, P + 1)
     if with_slope:
@@ -334,6 +347,7 @@ def log_mean_kernel(
     nodes,
     nodes_t,
     unit_step,
+    tail,
     n_rows,
     n_classes,
     n_labels,
@@ -353,7 +367,7 @@ def log_mean_kernel(
     collected = _combine(sums, collect, P)
     matrices = _at_ratio(pieces, ratio, block_rows)
     functions = _apply(collected, matrices)
-    projected, _total = _project(functions, nodes, nodes_t, unit_step, block_rows, n_nodes)
+    projected, _total = _project(functions, nodes, nodes_t, unit_step, tail, block_rows, n_nodes)
     c = _coefficients(_apply_transposed(matrices, projected), share, P + 1)
     for start in range(0, n_labels, 16):
         j = start + tl.arange(0, 16)
@@ -417,6 +431,7 @@ def mean_backward_kernel(
     nodes,
     nodes_t,
     unit_step,
+    tail,
     n_rows,
     n_classes,
     row_stride,
@@ -448,7 +463,7 @@ def mean_backward_kernel(
     collected = _combine(sums, collect, P)
     matrices = _at_ratio(pieces, ratio, block_rows)
     functions = _apply(collected, matrices)
-    projected, _total = _project(functions, nodes, nodes_t, unit_step, block_rows, n_nodes)
+    projected, _total = _project(functions, nodes, nodes_t, unit_step, tail, block_rows, n_nodes)
     adjoint = _apply_transposed(matrices, projected)
     c = _coefficients(adjoint, share, P + 1)
     # The mean is f / Σ f, so its gradient is that of L with g less its mean, divided by Σ f.
@@ -511,6 +526,7 @@ def log_mean_backward_kernel(
     nodes,
     nodes_t,
     unit_step,
+    tail,
     n_rows,
     n_classes,
     n_labels,
@@ -531,7 +547,7 @@ def log_mean_backward_kernel(
     collected = _combine(sums, collect, P)
     matrices = _at_ratio(pieces, ratio, block_rows)
     functions = _apply(collected, matrices)
-    projected, _total = _project(functions, nodes, nodes_t, unit_step, block_rows, n_nodes)
+    projected, _total = _project(functions, nodes, nodes_t, unit_step, tail, block_rows, n_nodes)
     adjoint = _apply_transposed(matrices, projected)
     c = _coefficients(adjoint, share, P + 1)
     e = _coefficients(adjoint, curve, P + 2)
@@ -620,6 +636,7 @@ def _integrals(
     nodes,
     nodes_t,
     unit_step,
+    tail,
     block_rows: tl.constexpr,
     n_nodes: tl.constexpr,
 ):
@@ -629,7 +646,7 @@ def _integrals(
     sums = _reduce(_add_polynomials(tiles, weight, _variable(a), P), P)
     collected = _combine(sums, collect, P)
     functions = _apply(collected, matrices)
-    projected, value = _project(functions, nodes, nodes_t, unit_step, block_rows, n_nodes)
+    projected, value = _project(functions, nodes, nodes_t, unit_step, tail, block_rows, n_nodes)
     return collected, projected, value
 
 
@@ -658,6 +675,7 @@ def invert_kernel(
     nodes,
     nodes_t,
     unit_step,
+    tail,
     n_rows,
     n_classes,
     row_stride,
@@ -705,7 +723,7 @@ def invert_kernel(
     a = _start(below, ratio)
     for _ in range(n_steps):
         _collected, projected, _total = _integrals(
-            a, multiplicity, matrices, collect, nodes, nodes_t, unit_step, block_rows, n_nodes
+            a, multiplicity, matrices, collect, nodes, nodes_t, unit_step, tail, block_rows, n_nodes
         )
         adjoint = _apply_transposed(matrices, projected)
         u = _variable(a)
@@ -716,7 +734,7 @@ def invert_kernel(
         top = tl.max(tl.where(valid, a, float("-inf")), 1)
         a -= top[:, None]
     collected, projected, total = _integrals(
-        a, multiplicity, matrices, collect, nodes, nodes_t, unit_step, block_rows, n_nodes
+        a, multiplicity, matrices, collect, nodes, nodes_t, unit_step, tail, block_rows, n_nodes
     )
     tl.store(value + row, spacing * total, mask=row_mask)
     moved = _apply(collected, _slope_at_ratio(pieces, ratio, block_rows))

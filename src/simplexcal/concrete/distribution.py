@@ -91,7 +91,7 @@ class Concrete(Distribution):
         d = cls(probs, temperature, validate_args=False)
         d._validate_args = validate
         rows, temperatures = d._rows()
-        width = _inversion.row_width(rows)
+        width = row_width(rows)
         location = map_rows(_inversion.location, _log(rows), temperatures, width=width)
         d.logits = location.view(probs.shape)
         return d
@@ -251,7 +251,7 @@ def moments_of_mean(probs: Tensor, temperature: Tensor) -> Moments:
         location = _inversion.location(log_mean, temperature)
         found = Concrete(location, temperature, validate_args=False).moments()
         return found._replace(mean=probs)
-    width = _inversion.row_width(probs)
+    width = row_width(probs)
     return Moments(*in_chunks(_inversion.moments, probs, log_mean, temperature, width=width))
 
 

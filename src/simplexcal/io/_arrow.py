@@ -14,7 +14,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from simplexcal.io._columns import STEMS, UNCERTAINTIES, Array, check_unique, quote
+from simplexcal.io._columns import (
+    STEMS,
+    UNCERTAINTIES,
+    Array,
+    Names,
+    check_unique,
+    find_columns,
+    quote,
+)
 
 SCALARS = ("labels", "predicted", "confidence", *UNCERTAINTIES)  # the arrays (N,) of numbers
 LIST_TYPES = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
@@ -30,17 +38,14 @@ class StoredArray(NamedTuple):
         columns: The columns that hold it: one, or one for each number of a row.
         shape: The shape of a row. None stands for a length that is not known from the types.
         type: The Arrow type in which its numbers are decoded.
+        in_lists: Whether it is one column of lists.
     """
 
     name: str
     columns: tuple[str, ...]
     shape: tuple[int | None, ...]
     type: Any
-
-    @property
-    def in_lists(self) -> bool:
-        """Whether the array is one column of lists."""
-        return self.shape != () and self.columns == (self.name,)
+    in_lists: bool = False
 
     def as_floats(self) -> "StoredArray":
         """Return the same array, decoded as float32, or float64 where float32 cannot hold it."""
@@ -79,8 +84,27 @@ def array_name(column: str) -> str:
     return column
 
 
+def columns_of(columns: Sequence[str], name: str, names: Names) -> list[str]:
+    """Return the columns that an array is made of.
+
+    Args:
+        columns: The names of all columns.
+        name: The name of the array.
+        names: What the file calls an array, where it has another name.
+    """
+    if name in names:
+        return find_columns(columns, name, names[name])
+    return [column for column in columns if array_name(column) == name]
+
+
 def find_array(
-    path: Path, schema: Any, name: str, *, nested: bool = False, table: Any = None
+    path: Path,
+    schema: Any,
+    name: str,
+    *,
+    names: Names,
+    nested: bool = False,
+    table: Any = None,
 ) -> StoredArray | None:
     """Return where a table holds an array, or None.
 
@@ -88,6 +112,7 @@ def find_array(
         path: The file, for errors.
         schema: The schema of the table.
         name: The name of the array.
+        names: What the file calls an array, where it has another name.
         nested: Whether its rows may be lists of lists.
         table: The table, where it was read: an error then quotes a value.
 
@@ -95,18 +120,19 @@ def find_array(
         TypeError: If a column does not hold numbers.
         ValueError: If the array is there more than once, or a numbered column is missing.
     """
-    columns = [column for column in schema.names if array_name(column) == name]
+    columns = columns_of(schema.names, name, names)
     if not columns:
         return None
-    if name in STEMS and name not in columns:
-        columns = _sort_numbered(path, name, columns)
+    own = names.get(name, name)
+    if name in STEMS and own not in columns:
+        columns = _sort_numbered(path, name, columns, names.get(name, f"{STEMS[name]}_"))
         types = [_scalar_type(path, column, schema, table) for column in columns]
         return StoredArray(name, tuple(columns), (len(columns),), _common_type(types))
     check_unique(path, name, columns)
     column = columns[0]
     if name in SCALARS:
         return StoredArray(name, (column,), (), _scalar_type(path, column, schema, table))
-    return _find_lists(path, column, schema, table, nested)
+    return _find_lists(path, name, column, schema, table, nested)
 
 
 def decode(table: Any, stored: StoredArray) -> Decoded:
@@ -179,25 +205,27 @@ def describe_values(kind: Any, values: Any = None) -> str:
     return f"text, {quote(texts[position])} at position {position}"
 
 
-def _find_lists(path: Path, name: str, schema: Any, table: Any, nested: bool) -> StoredArray:
+def _find_lists(
+    path: Path, name: str, column: str, schema: Any, table: Any, nested: bool
+) -> StoredArray:
     """Return an array that is one column of lists or tensors."""
-    kind = schema.field(name).type
+    kind = schema.field(column).type
     if isinstance(kind, pa.FixedShapeTensorType) and _is_in_order(kind):
-        number_type = _number_type(path, name, kind.value_type)
-        return StoredArray(name, (name,), tuple(kind.shape), number_type)
-    values = _read_column(table, name)
+        number_type = _number_type(path, column, kind.value_type)
+        return StoredArray(name, (column,), tuple(kind.shape), number_type, in_lists=True)
+    values = _read_column(table, column)
     shape = _list_shape(kind)
     if not shape:
-        raise _not_lists(path, name, kind, values)
+        raise _not_lists(path, name, column, kind, values)
     if not nested:
         shape = shape[:1]
-    number_type = _list_number_type(path, name, kind, values, len(shape))
-    return StoredArray(name, (name,), shape, number_type)
+    number_type = _list_number_type(path, column, kind, values, len(shape))
+    return StoredArray(name, (column,), shape, number_type, in_lists=True)
 
 
-def _sort_numbered(path: Path, name: str, columns: list[str]) -> list[str]:
+def _sort_numbered(path: Path, name: str, columns: list[str], prefix: str) -> list[str]:
     """Return numbered columns in the order of their numbers, which have no gap."""
-    expected = [f"{STEMS[name]}_{i}" for i in range(len(columns))]
+    expected = [f"{prefix}{i}" for i in range(len(columns))]
     present = set(columns)
     for column in expected:
         if column not in present:
@@ -256,13 +284,13 @@ def _list_shape(kind: Any) -> tuple[int | None, ...]:
     return tuple(shape)
 
 
-def _not_lists(path: Path, name: str, kind: Any, values: Any) -> TypeError:
+def _not_lists(path: Path, name: str, column: str, kind: Any, values: Any) -> TypeError:
     remedy = ""
     if name in STEMS:
         remedy = f" Or write columns {STEMS[name]}_0, {STEMS[name]}_1, …."
     found = describe_values(kind, values)
     return TypeError(
-        f"'{path}': column {quote(name)} must hold lists of numbers; it holds {found}.{remedy}"
+        f"'{path}': column {quote(column)} must hold lists of numbers; it holds {found}.{remedy}"
     )
 
 

@@ -104,3 +104,7 @@ def _check_place(path: Path, prefix: str = "") -> None:
         )
     if path.is_dir():
         raise IsADirectoryError(f"{prefix}'{path}' is a folder. Give the name of a file.")
+    if path.exists() and not path.is_file():
+        raise FileExistsError(
+            f"{prefix}'{path}' is a device or a pipe, which a file would replace. Name a file."
+        )

@@ -1,6 +1,7 @@
 """Named arrays of a file, and the checks that they must pass. Each error is one line."""
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,10 +13,13 @@ import torch
 from torch import Tensor
 
 Array = npt.NDArray[Any]
+Names = Mapping[str, str]  # what a file calls an array, by the array's own name
 
 # The arrays (N, K) and the names of their columns in files of rows: `logit_0`, `logit_1`, ….
 STEMS = {"logits": "logit", "probs": "prob", "features": "feature"}
 UNCERTAINTIES = ("aleatoric", "epistemic", "mutual_information")
+MAX_NAMES = 12  # that a message lists
+NUMBERED = re.compile(r"(.*\D)\d+")
 WRITE_AGAIN = "It was cut short, damaged, or is of another kind: write it again."
 
 
@@ -27,12 +31,14 @@ class Columns(NamedTuple):
         arrays: The arrays that were asked for and found.
         array_names: The names of all arrays in the file, asked for or not.
         column_names: The names of all columns, as the file spells them.
+        is_unnamed: Whether the file is one array without a name.
     """
 
     path: Path
     arrays: dict[str, Array]
     array_names: Sequence[str]
     column_names: Sequence[str]
+    is_unnamed: bool = False
 
     def __contains__(self, name: object) -> bool:
         return name in self.arrays
@@ -155,17 +161,67 @@ def quote(value: object) -> str:
 
 
 def quote_names(names: Sequence[str]) -> str:
-    """Return the first names in quotes, or "nothing" where there are none.
+    """Return names in quotes, or "nothing" where there are none.
+
+    Of numbered columns the first and the last are named, of many names the first.
 
     Args:
-        names: Names of columns.
+        names: Names of arrays or columns.
     """
     if not names:
         return "nothing"
-    quoted = [quote(name) for name in names[:5]]
-    if len(names) > 5:
-        quoted.append("…")
+    quoted = _fold(names)
+    if len(quoted) > MAX_NAMES:
+        quoted = [*quoted[:MAX_NAMES], "…"]
     return ", ".join(quoted)
+
+
+def _fold(names: Sequence[str]) -> list[str]:
+    """Return names in quotes, and columns that differ in their number as one range."""
+    runs: dict[str, list[str]] = {}
+    for name in names:
+        stem = NUMBERED.fullmatch(name)
+        key = f"{name}\0"
+        if stem is not None:
+            key = stem[1]
+        runs.setdefault(key, []).append(name)
+    quoted = []
+    for run in runs.values():
+        if len(run) < 3:
+            quoted += [quote(name) for name in run]
+        else:
+            quoted.append(f"{quote(run[0])} to {quote(run[-1])}")
+    return quoted
+
+
+def name_is_missing(path: Path, name: str, given: str, found: Sequence[str]) -> ValueError:
+    """Return the error that a file lacks the array that the user named.
+
+    Args:
+        path: The file.
+        name: The array.
+        given: What the user calls it.
+        found: The names of all arrays or columns in the file.
+    """
+    return ValueError(
+        f"`names[\"{name}\"]` is {quote(given)}, which '{path}' does not hold; "
+        f"it holds {quote_names(found)}."
+    )
+
+
+def find_columns(columns: Sequence[str], name: str, given: str) -> list[str]:
+    """Return the columns that the user's name of an array means.
+
+    Args:
+        columns: The names of all columns.
+        name: The array.
+        given: The name of a column; or of an array (N, K) what comes before the number: "z_" for
+            z_0, z_1, ….
+    """
+    if given in columns or name not in STEMS:
+        return [column for column in columns if column == given]
+    size = len(given)
+    return [column for column in columns if column.startswith(given) and column[size:].isdecimal()]
 
 
 def check_unique(path: Path, name: str, columns: Sequence[str]) -> None:

@@ -21,6 +21,7 @@ from simplexcal.io._arrow import (
     StoredArray,
     array_name,
     as_lists,
+    columns_of,
     decode,
     find_array,
     is_text,
@@ -30,6 +31,7 @@ from simplexcal.io._columns import (
     WRITE_AGAIN,
     Array,
     Columns,
+    Names,
     check_unique,
     quote,
     reraise_parse_errors,
@@ -38,19 +40,20 @@ from simplexcal.io._columns import (
 BLOCK = 2**24  # bytes of CSV that are parsed at a time; a line has to fit
 
 
-def read_parquet(path: Path, wanted: Sequence[str]) -> Columns:
+def read_parquet(path: Path, wanted: Sequence[str], names: Names) -> Columns:
     """Read the arrays in a .parquet file, each only if it is wanted.
 
     Args:
         path: The file.
-        wanted: Names of arrays.
+        wanted: The arrays.
+        names: What the file calls them, where it has other names.
     """
     with (
         reraise_parse_errors(path, WRITE_AGAIN),
         pq.ParquetFile(path, page_checksum_verification=True) as file,
     ):
-        names = list(file.schema_arrow.names)
-        columns = [name for name in names if array_name(name) in wanted]
+        found = list(file.schema_arrow.names)
+        columns = [column for name in wanted for column in columns_of(found, name, names)]
         table = file.read(list(dict.fromkeys(columns)))
         table.validate(full=True)
         n_announced = file.metadata.num_rows
@@ -58,15 +61,16 @@ def read_parquet(path: Path, wanted: Sequence[str]) -> Columns:
         raise ValueError(
             f"'{path}' holds {table.num_rows} rows where it announces {n_announced}. {WRITE_AGAIN}"
         )
-    return _read_arrays(path, names, table, wanted)
+    return _read_arrays(path, found, table, wanted, names)
 
 
-def read_csv(path: Path, wanted: Sequence[str]) -> Columns:
+def read_csv(path: Path, wanted: Sequence[str], names: Names) -> Columns:
     """Read the arrays in a .csv file; `id` stays as it is written, so that 007 is not 7.
 
     Args:
         path: The file.
-        wanted: Names of arrays.
+        wanted: The arrays.
+        names: What the file calls them, where it has other names.
     """
     remedy = "Write a first line of column names and a line for each row, with commas, in UTF-8."
     with reraise_parse_errors(path, remedy):
@@ -74,11 +78,11 @@ def read_csv(path: Path, wanted: Sequence[str]) -> Columns:
             path,
             csv.ReadOptions(block_size=BLOCK),
             csv.ParseOptions(newlines_in_values=True),
-            csv.ConvertOptions(column_types={"id": pa.string()}),
+            csv.ConvertOptions(column_types={names.get("id", "id"): pa.string()}),
         )
-        names = [name.strip() for name in table.column_names]
-        table = table.rename_columns(names)
-    return _read_arrays(path, names, table, wanted)
+        found = [name.strip() for name in table.column_names]
+        table = table.rename_columns(found)
+    return _read_arrays(path, found, table, wanted, names)
 
 
 def parquet_bytes(columns: Mapping[str, Array]) -> bytes:
@@ -116,21 +120,23 @@ def _as_rows(columns: Mapping[str, Array]) -> Any:
     return pa.table(rows)
 
 
-def _read_arrays(path: Path, names: list[str], table: Any, wanted: Sequence[str]) -> Columns:
+def _read_arrays(
+    path: Path, found: list[str], table: Any, wanted: Sequence[str], names: Names
+) -> Columns:
     """Decode the arrays that rows can hold and that are wanted; raise at the first fault."""
     arrays: dict[str, Array] = {}
     for name in wanted:
         if name in STEMS or name in SCALARS:
-            stored = find_array(path, table.schema, name, table=table)
+            stored = find_array(path, table.schema, name, names=names, table=table)
             if stored is not None:
                 arrays[name] = _read_numbers(path, table, stored)
-        elif name == "id" and name in names:
-            arrays[name] = _read_ids(path, table)
-        elif name == "accepted" and name in names:
-            check_unique(path, name, [column for column in names if column == name])
+        elif name == "id" and names.get(name, name) in found:
+            arrays[name] = _read_ids(path, table, names.get(name, name))
+        elif name == "accepted" and name in found:
+            check_unique(path, name, [column for column in found if column == name])
             arrays[name] = table[name].to_numpy()
-    array_names = list(dict.fromkeys(array_name(name) for name in names))
-    return Columns(path, arrays, array_names, names)
+    array_names = list(dict.fromkeys(map(array_name, found)))
+    return Columns(path, arrays, array_names, found)
 
 
 def _read_numbers(path: Path, table: Any, stored: StoredArray) -> Array:
@@ -147,7 +153,8 @@ def _read_numbers(path: Path, table: Any, stored: StoredArray) -> Array:
 
 def _with_one_length(path: Path, table: Any, stored: StoredArray) -> StoredArray:
     """Take the length of the first list, which all others must have; a null list has length 0."""
-    lists = as_lists(table[stored.name])
+    column = stored.columns[0]
+    lists = as_lists(table[column])
     lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
     first = 0
     if len(lengths):
@@ -156,7 +163,7 @@ def _with_one_length(path: Path, table: Any, stored: StoredArray) -> StoredArray
     if len(others):
         i = others[0]
         raise ValueError(
-            f"'{path}': column {quote(stored.name)} must hold lists of one length; the first has "
+            f"'{path}': column {quote(column)} must hold lists of one length; the first has "
             f"{first} values, that at position {i} has {lengths[i]}."
         )
     if len(stored.shape) > 1 and first > 0:
@@ -164,18 +171,19 @@ def _with_one_length(path: Path, table: Any, stored: StoredArray) -> StoredArray
     return stored._replace(shape=(first,))
 
 
-def _read_ids(path: Path, table: Any) -> Array:
+def _read_ids(path: Path, table: Any, name: str) -> Array:
     """Return the column of integers or text that names the rows."""
-    check_unique(path, "id", [name for name in table.column_names if name == "id"])
-    column = table["id"]
+    check_unique(path, "id", [other for other in table.column_names if other == name])
+    column = table[name]
     kind = column.type
     if not is_text(kind) and not pa.types.is_integer(kind):
         raise TypeError(
-            f"'{path}': column 'id' must hold integers or text; it holds {quote(kind)}."
+            f"'{path}': column {quote(name)} must hold integers or text; it holds {quote(kind)}."
         )
     if column.null_count:
         raise ValueError(
-            f"'{path}': column 'id' must have a value in every row; {column.null_count} have none."
+            f"'{path}': column {quote(name)} must have a value in every row; "
+            f"{column.null_count} have none."
         )
     array: Array = column.to_numpy()
     return array

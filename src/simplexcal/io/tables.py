@@ -7,7 +7,9 @@ Arrays (.npz, .safetensors, .pt): `logits` or `probs` (N, K); optional `features
 (N, H, W) or (N, H, W, 3) in uint8, and in .npz `class_names` (K,); `inputs` (N, …) for a network.
 Rows (.parquet, .csv): columns `logit_0`, `logit_1`, … or `prob_0`, …; optional `feature_0`, …,
 `label`, `id`; in .parquet also one column `logits`, `probs` or `features` of lists. One array
-(.npy, or a .pt file of one tensor): that which is asked for, `logits`, `probs` or `inputs`.
+(.npy, or a .pt file of one tensor) has no name: it is that which is asked for, `logits`, `probs` or
+`inputs`. Where a file has another name for an array, ``names`` says so: {"labels": "y"}; in rows
+also {"logits": "z_"} for columns `z_0`, `z_1`, ….
 
 Predictions have `probs`, `predicted` (the network's class), `confidence`, where there are any
 `aleatoric`, `epistemic` and `mutual_information`, and the true classes under the same name as
@@ -35,10 +37,14 @@ from simplexcal.io._columns import (
     UNCERTAINTIES,
     Array,
     Columns,
+    Names,
     check_pyarrow,
+    find_columns,
+    name_is_missing,
     quote,
     quote_names,
 )
+from simplexcal.io._kinds import KINDS, OUTPUTS, check_kind, choose_kind, kind_is_needed
 from simplexcal.io._npz import (
     npz_bytes,
     read_npy,
@@ -49,14 +55,14 @@ from simplexcal.io._npz import (
 )
 from simplexcal.types import Outputs, Prediction
 
-Reader = Callable[[Path, Sequence[str]], Columns]
+Reader = Callable[[Path, Sequence[str], Names], Columns]
 Writer = Callable[[Mapping[str, Array]], bytes]
 
 READERS: dict[str, Reader] = {
     ".npz": read_npz,
     ".safetensors": read_safetensors,
-    ".parquet": lambda path, wanted: _row_formats().read_parquet(path, wanted),
-    ".csv": lambda path, wanted: _row_formats().read_csv(path, wanted),
+    ".parquet": lambda path, wanted, names: _row_formats().read_parquet(path, wanted, names),
+    ".csv": lambda path, wanted, names: _row_formats().read_csv(path, wanted, names),
     ".npy": read_npy,
     ".pt": read_pt,
 }
@@ -66,6 +72,7 @@ WRITERS: dict[str, Writer] = {
     ".parquet": lambda columns: _row_formats().parquet_bytes(columns),
     ".csv": lambda columns: _row_formats().csv_bytes(columns),
 }
+ROW_FORMATS = (".parquet", ".csv")
 IMAGE_CHANNELS = ((), (3,))
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # of a cell, in a spreadsheet
 
@@ -129,12 +136,50 @@ def check_suffix(path: str | Path, formats: Iterable[str] = READERS) -> str:
     return suffix
 
 
-def read_outputs(path: str | Path, input: str, *, images: bool = False) -> Table:  # noqa: A002
+def find_kind(path: str | Path, *, kinds: Sequence[str] = KINDS, names: Names | None = None) -> str:
+    """Return what a file holds: "logits", "probs" or "predictions". Only names are looked at.
+
+    Args:
+        path: The file.
+        kinds: What is possible.
+        names: What the file calls an array, where it has another name.
+
+    Raises:
+        ValueError: If the names leave a choice, or none of ``kinds``.
+        OSError: If the file cannot be opened.
+    """
+    columns = check_named(path, kinds, names=names)
+    found = columns.column_names
+    return choose_kind(columns.path, columns.array_names, names or {}, kinds, found)
+
+
+def check_named(path: str | Path, kinds: Sequence[str], *, names: Names | None = None) -> Columns:
+    """Return the names in a file; raise ValueError if it is one array without a name.
+
+    Args:
+        path: The file.
+        kinds: What the array could be.
+        names: What the file calls an array, where it has another name.
+    """
+    columns = _read(path, [], names)
+    if columns.is_unnamed:
+        raise kind_is_needed(columns.path, kinds)
+    return columns
+
+
+def read_outputs(
+    path: str | Path,
+    kind: str,
+    *,
+    names: Names | None = None,
+    images: bool = False,
+) -> Table:
     """Read a network's outputs. Whether they are logits or probabilities is never guessed.
 
     Args:
         path: The file.
-        input: "logits" or "probs": the array to take.
+        kind: "logits" or "probs": the array to take.
+        names: What the file calls an array, where it has another name.
         images: Whether to read the pictures too.
 
     Raises:
@@ -142,17 +187,15 @@ def read_outputs(path: str | Path, input: str, *, images: bool = False) -> Table
         TypeError: If an array is of another type.
         OSError: If the file cannot be opened.
     """
-    if input not in ("logits", "probs"):
-        raise ValueError(
-            f'`input` must be "logits" or "probs", as the file holds them; got {input!r}.'
-        )
+    check_kind(kind, OUTPUTS)
     other = "probs"
-    if input == "probs":
+    if kind == "probs":
         other = "logits"
-    columns = _read(path, [input, "features", "head_weight", "head_bias", *_optional(images)])
-    remedy = f'Pass `input` as "{other}" if they are what you mean.'
-    _check_present(columns, input, other, remedy)
-    outputs = _outputs(columns, input)
+    wanted = [kind, "features", "head_weight", "head_bias", *_optional(images)]
+    columns = _read(path, wanted, names)
+    remedy = f'Pass `kind="{other}"` if they are what you mean.'
+    _check_present(columns, kind, other, remedy)
+    outputs = _outputs(columns, kind)
     n = len(outputs)
     return Table(
         outputs,
@@ -164,11 +207,12 @@ def read_outputs(path: str | Path, input: str, *, images: bool = False) -> Table
     )
 
 
-def read_inputs(path: str | Path, *, images: bool = False) -> Inputs:
+def read_inputs(path: str | Path, *, names: Names | None = None, images: bool = False) -> Inputs:
     """Read inputs of a network, (N, …), in their own dtype.
 
     Args:
         path: A .npz, .safetensors, .npy or .pt file.
+        names: What the file calls an array, where it has another name.
         images: Whether to read the pictures too.
 
     Raises:
@@ -176,7 +220,7 @@ def read_inputs(path: str | Path, *, images: bool = False) -> Inputs:
         TypeError: If an array is of another type.
         OSError: If the file cannot be opened.
     """
-    columns = _read(path, ["inputs", *_optional(images)])
+    columns = _read(path, ["inputs", *_optional(images)], names)
     remedy = "Saved outputs need no network: leave out `network`."
     _check_present(columns, "inputs", "logits", remedy)
     inputs = torch.from_numpy(columns.numbers("inputs"))
@@ -190,20 +234,23 @@ def read_inputs(path: str | Path, *, images: bool = False) -> Inputs:
     )
 
 
-def read_predictions(path: str | Path) -> tuple[Prediction, Tensor | None]:
+def read_predictions(
+    path: str | Path, *, names: Names | None = None
+) -> tuple[Prediction, Tensor | None]:
     """Read predictions that ``write_predictions`` wrote, and the labels, or None.
 
     Without an array `predicted`, the predicted class is the likeliest.
 
     Args:
         path: The file.
+        names: What the file calls an array, where it has another name.
 
     Raises:
         ValueError: If the file is malformed or holds no `probs`.
         TypeError: If an array is of another type.
         OSError: If the file cannot be opened.
     """
-    columns = _read(path, ["probs", "predicted", *UNCERTAINTIES, "accepted", "labels"])
+    columns = _read(path, ["probs", "predicted", *UNCERTAINTIES, "accepted", "labels"], names)
     _check_present(columns, "probs", "logits", "Calibrate them first: simplexcal predict.")
     probs = columns.floats("probs")
     with _naming(columns.path):
@@ -299,9 +346,10 @@ def _optional(images: bool) -> list[str]:
     return names
 
 
-def _read(path: str | Path, wanted: list[str]) -> Columns:
-    """Read the arrays that are wanted and present."""
+def _read(path: str | Path, wanted: list[str], names: Names | None) -> Columns:
+    """Read the arrays that are wanted and present; those that the user names must be."""
     path = Path(path)
+    names = names or {}
     reader = READERS[check_suffix(path)]
     if path.is_fifo():
         raise ValueError(
@@ -309,7 +357,26 @@ def _read(path: str | Path, wanted: list[str]) -> Columns:
         )
     # A path that cannot be opened is the system's error, in the system's words.
     with path.open("rb"):
-        return reader(path, wanted)
+        columns = reader(path, wanted, names)
+    _check_names(columns, names)
+    return columns
+
+
+def _check_names(columns: Columns, names: Names) -> None:
+    """Raise ValueError if a file has no names, or lacks one that the user gave."""
+    if names and columns.is_unnamed:
+        given = " and ".join(f'`names["{name}"]`' for name in names)
+        raise ValueError(
+            f"'{columns.path}' holds one array without a name. Leave out {given}; "
+            "`kind` says what it is."
+        )
+    found = columns.column_names
+    for name, own in names.items():
+        present = own in found
+        if columns.path.suffix.lower() in ROW_FORMATS:
+            present = bool(find_columns(found, name, own))
+        if not present:
+            raise name_is_missing(columns.path, name, own, found)
 
 
 @contextmanager
@@ -381,7 +448,7 @@ def _outputs(columns: Columns, kind: str) -> Outputs:
     if kind == "logits":
         with _naming(columns.path):
             return Outputs(values, features)
-    with _naming(columns.path, ' Or take them as they are: pass `input` as "logits".'):
+    with _naming(columns.path, ' Or pass their name as `names["logits"]`.'):
         return Outputs.from_probs(values, features)
 
 

@@ -1,5 +1,6 @@
 """Writes a calibrated network, or a calibrator alone, as one ONNX file."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from operator import itemgetter
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from simplexcal._validation import NotFittedError
+from simplexcal._validation import NotFittedError, check_class_names
 from simplexcal._version import __version__
 from simplexcal.backbone import Backbone
 from simplexcal.backbone._forward import frozen
@@ -60,6 +61,7 @@ def export_model(
     example_inputs: Any,
     *,
     dynamic: Sequence[int] = (0,),
+    class_names: Sequence[str] | None = None,
 ) -> Exported:
     """Write network and calibrator as one graph, from inputs to calibrated predictions.
 
@@ -72,15 +74,17 @@ def export_model(
             "input_0", ….
         dynamic: Dimensions that may have any size, in every input that has them. 0 is the batch;
             (0, 1) lets texts have any length too.
+        class_names: The names of the K classes, stored in the metadata of the file as a JSON list.
 
     Raises:
         NotFittedError: If the calibrator is not fitted.
-        ValueError: If network or calibrator cannot be traced.
+        ValueError: If the names are not K, or network or calibrator cannot be traced.
     """
-    _check_ready(calibrator, path)
+    k = _check_ready(calibrator, path)
+    facts = _class_facts(class_names, k)
     example = _example(backbone, example_inputs)
     outputs = backbone(example_inputs)  # Finds the head, and checks network and inputs.
-    fingerprint = backbone.fingerprint()
+    facts["fingerprint"] = backbone.fingerprint()
     device = outputs.logits.device
     tensors = {name: tensor.to(device) for name, tensor in example.tensors.items()}
     graph = Graph(NetworkOutputs(backbone, example.pack), calibrator.to(device))
@@ -88,7 +92,7 @@ def export_model(
     names = output_names(calibrator)
     with frozen(backbone.net):
         model = convert(graph, tensors, names, dynamic, subject=subject, remedy=NETWORK_REMEDY)
-    return _write(model, Path(path), calibrator, fingerprint)
+    return _write(model, Path(path), calibrator, facts)
 
 
 @torch.inference_mode(False)
@@ -98,6 +102,7 @@ def export_calibrator(
     *,
     dtype: torch.dtype = torch.float32,
     fingerprint: str | None = None,
+    class_names: Sequence[str] | None = None,
 ) -> Exported:
     """Write the calibrator alone; inputs are "logits" (N, K) and, if it reads them, "features".
 
@@ -106,31 +111,35 @@ def export_calibrator(
         path: The file to write.
         dtype: Of logits and features: torch.float32 or torch.float64.
         fingerprint: Of the backbone that the calibrator was fitted for.
+        class_names: The names of the K classes, stored in the metadata of the file as a JSON list.
 
     Raises:
         NotFittedError: If the calibrator is not fitted.
-        ValueError: If it cannot be traced.
+        ValueError: If the names are not K, or it cannot be traced.
     """
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(
             f"`dtype` must be torch.float32 or torch.float64; got {dtype}. Cast half precision to "
             "float32."
         )
-    _check_ready(calibrator, path)
+    k = _check_ready(calibrator, path)
+    facts = _class_facts(class_names, k)
+    if fingerprint is not None:
+        facts["fingerprint"] = fingerprint
     device = next((x.device for x in calibrator.state_dict().values()), torch.device("cpu"))
     tensors = {}
-    for name, size in (("logits", calibrator.n_classes), ("features", calibrator.n_features)):
+    for name, size in (("logits", k), ("features", calibrator.n_features)):
         if size is not None:
             tensors[name] = torch.zeros(2, size, dtype=dtype, device=device)
     graph = Graph(GivenOutputs(), calibrator)
     subject = f"This {type(calibrator).__name__}"
     names = output_names(calibrator)
     model = convert(graph, tensors, names, (0,), subject=subject, remedy=METHOD_REMEDY)
-    return _write(model, Path(path), calibrator, fingerprint)
+    return _write(model, Path(path), calibrator, facts)
 
 
-def _check_ready(calibrator: Calibrator, path: str | Path) -> None:
-    """Say what is missing before time is spent: a package, a fit, the folder to write to."""
+def _check_ready(calibrator: Calibrator, path: str | Path) -> int:
+    """Return K; say before time is spent that a package, a fit or the folder is missing."""
     missing = [name for name in ("onnx", "onnxscript") if find_spec(name) is None]
     if missing:
         raise ImportError(
@@ -145,6 +154,14 @@ def _check_ready(calibrator: Calibrator, path: str | Path) -> None:
         raise FileNotFoundError(
             f"'{path}' is to be written to a folder that does not exist. Make it first."
         )
+    return calibrator.n_classes
+
+
+def _class_facts(class_names: Sequence[str] | None, k: int) -> dict[str, str]:
+    """Return the names of the classes as metadata, if there are any."""
+    if class_names is None:
+        return {}
+    return {"class_names": json.dumps(check_class_names(class_names, k), ensure_ascii=False)}
 
 
 def _example(backbone: Backbone, x: Any) -> Example:
@@ -185,8 +202,9 @@ def _write(
     model: Any,
     path: Path,
     calibrator: Calibrator,
-    fingerprint: str | None,
+    facts: dict[str, str],
 ) -> Exported:
+    """Write a graph, with facts about it in its metadata."""
     import onnx
 
     method = type(calibrator).__name__
@@ -194,9 +212,8 @@ def _write(
         method = calibrator.key
     model.producer_name = "simplexcal"
     model.producer_version = __version__
-    facts = {"method": method, "torch": str(torch.__version__)}
-    if fingerprint is not None:
-        facts["fingerprint"] = fingerprint
+    versions = {"simplexcal": __version__, "torch": str(torch.__version__)}
+    facts = {"method": method, **versions, **facts}
     for promise, threshold in calibrator.thresholds.items():
         facts[f"threshold_{promise}"] = str(threshold)
     onnx.helper.set_model_props(model, facts)

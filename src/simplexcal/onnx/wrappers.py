@@ -8,13 +8,21 @@ from torch import Tensor, nn
 
 from simplexcal._validation import check_float_tensor
 from simplexcal.backbone import Backbone
-from simplexcal.backbone._forward import Call, logits_of, recorded
+from simplexcal.backbone._forward import features_of_logits, logits_of, recorded
 from simplexcal.calibrators import Calibrator
 from simplexcal.thresholds import with_accepted
 from simplexcal.types import Outputs, Prediction, restore_argmax
 
 # Every graph has the first three, and those with thresholds the fourth.
-OUTPUTS = ("label", "probs", "confidence", "accepted", "aleatoric", "epistemic")
+OUTPUTS = (
+    "label",
+    "probs",
+    "confidence",
+    "accepted",
+    "aleatoric",
+    "epistemic",
+    "mutual_information",
+)
 
 
 class TracedOutputs(Outputs):
@@ -55,7 +63,7 @@ class NetworkOutputs(nn.Module):
         with recorded({self.head_name: head}) as calls:
             logits = logits_of(self.net, self.pack(inputs))
         last_call = list(calls.values())[-1]
-        return TracedOutputs(logits, _features(last_call, logits))
+        return TracedOutputs(logits, features_of_logits(last_call, logits))
 
 
 class GivenOutputs(nn.Module):
@@ -109,14 +117,3 @@ def output_names(calibrator: Calibrator) -> list[str]:
     if calibrator.thresholds:
         return list(OUTPUTS)
     return [name for name in OUTPUTS if name != "accepted"]
-
-
-def _features(call: Call, logits: Tensor) -> Tensor:
-    """Return the head's input, of all tokens that of the one whose logits were picked."""
-    if call.output.dim() == 2:
-        return call.features
-    of_tokens = call.output.log_softmax(-1)
-    picked = logits.log_softmax(-1).unsqueeze(1)
-    token = (of_tokens - picked).abs().amax(-1).argmin(1)
-    index = token.reshape(-1, 1, 1).expand(-1, 1, call.features.shape[-1])
-    return call.features.gather(1, index).squeeze(1)

@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 import simplexcal
-from simplexcal._validation import check_fraction, check_probs, check_probs_and_labels
+from simplexcal._arrays import ArrayLike
+from simplexcal._validation import (
+    check_class_names,
+    check_fraction,
+    check_probs,
+    check_probs_and_labels,
+)
 from simplexcal.evaluation import evaluate
 from simplexcal.io._atomic import atomic_write
 from simplexcal.metrics._binning import N_BINS
@@ -33,6 +39,7 @@ if TYPE_CHECKING:
     import jinja2
 
 START = 0.9  # the threshold at first
+N_ROWS = 12  # a longer table of the classes scrolls
 PACKAGES = ("altair", "jinja2", "PIL", "vl_convert")
 
 Context = dict[str, Any]
@@ -43,7 +50,7 @@ Ids = Sequence[str] | Sequence[int] | NDArray[Any] | Tensor
 def write_report(
     path: str | Path,
     predictions: Mapping[str, Prediction],
-    labels: Tensor,
+    labels: ArrayLike,
     *,
     images: Images | None = None,
     class_names: Sequence[str] | None = None,
@@ -247,12 +254,7 @@ def _checked_focus(focus: str | None, predictions: Mapping[str, Prediction]) -> 
 def _checked_class_names(class_names: Sequence[str] | None, k: int) -> list[str]:
     if class_names is None:
         return [f"class {i}" for i in range(k)]
-    if len(class_names) != k:
-        raise ValueError(
-            f"`class_names` must name all {k} classes, in the order of `probs`; "
-            f"got {len(class_names)}."
-        )
-    return [str(name) for name in class_names]
+    return check_class_names(class_names, k)
 
 
 def _checked_ids(ids: Ids | None, n: int) -> list[str] | None:
@@ -301,6 +303,7 @@ def _render(context: Context) -> str:
         .render(
             context,
             n_steps=N_STEPS,
+            n_rows=N_ROWS,
             start=round(START * N_STEPS),
             version=simplexcal.__version__,
             vega=_vega(),

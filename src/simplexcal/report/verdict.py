@@ -245,6 +245,9 @@ def _headline_calibrated(comparison: Comparison, title: str, tolerance: float) -
 
 def _headline_unknown(comparison: Comparison, title: str, tolerance: float) -> tuple[Tone, str]:
     after = comparison.after
+    if comparison.ece_direction(tolerance) < 0:
+        lowered = f"{title} lowers the calibration error"
+        return "unsure", f"{lowered}; {_inputs(after)} are too few to tell what is left of it."
     if calibration_level(comparison.before, tolerance) in ("slight", "clear"):
         return "unsure", f"After {title}, {_inputs(after)} show no clear error, but prove little."
     return "unsure", _too_few(after)

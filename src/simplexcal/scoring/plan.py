@@ -22,8 +22,25 @@ from simplexcal._validation import check_count
 from simplexcal.backbone import Backbone
 from simplexcal.calibrators import Calibrator
 from simplexcal.io import load_calibrator
-from simplexcal.io._arrow import StoredArray, array_name, as_lists, decode, find_array, have_shape
-from simplexcal.io._columns import STEMS, UNCERTAINTIES, Array, quote, quote_names
+from simplexcal.io._arrow import (
+    StoredArray,
+    array_name,
+    as_lists,
+    columns_of,
+    decode,
+    find_array,
+    have_shape,
+)
+from simplexcal.io._columns import (
+    STEMS,
+    UNCERTAINTIES,
+    Array,
+    Names,
+    name_is_missing,
+    quote,
+    quote_names,
+)
+from simplexcal.io._kinds import OUTPUTS, check_kind, choose_kind
 from simplexcal.io.native import check_fingerprint
 from simplexcal.network_spec import (
     NETWORK_ERRORS,
@@ -48,6 +65,7 @@ BATCHES_PER_SHARD = 4
 SAMPLE_ROWS = 256  # that are read beforehand
 EXAMPLE_ROWS = 10  # that a network is tried on
 OUTPUT_COLUMNS = ("predicted", "confidence", *UNCERTAINTIES, "accepted", ROW_NUMBER, "reason")
+LABEL = "label"  # the column of true classes
 FORMAT = 2  # goes up when shards of earlier versions cannot be used
 
 
@@ -56,7 +74,7 @@ def plan(
     data: Dataset,
     kind: str | None,
     network: NetworkSpec | None,
-    key: str | None,
+    names: Names,
     batch_size: int | None,
     with_probs: bool,
 ) -> Worker:
@@ -67,7 +85,7 @@ def plan(
         data: The rows.
         kind: "logits" or "probs", or None for those that the columns hold.
         network: The network that takes the rows as inputs, or None.
-        key: The column that names a row; None takes `id`, or else the number of the row.
+        names: The columns of arrays that have other names; `id` names a row.
         batch_size: The number of rows that are scored at a time, or None to choose one.
         with_probs: Whether to write the probabilities of all classes.
 
@@ -78,9 +96,11 @@ def plan(
     """
     calibrator = calibrator.resolve()
     fitted, header = load_calibrator(calibrator)
-    key = _find_key(data, key)
+    _check_names(data, names)
+    key = _find_key(data, names.get("id"))
     if network is None:
-        arrays = _find_outputs(data, _find_kind(data, kind), calibrator, fitted)
+        kind = _find_kind(data, kind, names)
+        arrays = _find_outputs(data, kind, names, calibrator, fitted)
     elif kind is None:
         arrays = (_find_inputs(data),)
         network = _with_absolute_path(network)
@@ -90,7 +110,8 @@ def plan(
             "Pass one of the two."
         )
     size = _choose_batch_size(batch_size, arrays, network)
-    job = Job(calibrator, header["checksum"], network, arrays, key, size, with_probs)
+    labels = _find_labels(data, names.get("labels"), key)
+    job = Job(calibrator, header["checksum"], network, arrays, key, size, with_probs, labels=labels)
     backbone = None
     if network is not None:
         backbone = load_backbone(network)
@@ -118,9 +139,10 @@ def manifest(job: Job, data: Dataset) -> dict[str, Any]:
         "network": _describe_network(job.network),
         "settings": {
             "key": job.key,
+            "labels": job.labels,
             "batch_size": job.batch_size,
             "probs": job.with_probs,
-            "array": job.arrays[0].name,
+            "arrays": {stored.name: stored.columns[0] for stored in job.arrays},
         },
     }
 
@@ -145,36 +167,29 @@ def _with_absolute_path(network: NetworkSpec) -> NetworkSpec:
     return network._replace(weights=network.weights.absolute())
 
 
-def _find_kind(data: Dataset, kind: str | None) -> str:
+def _check_names(data: Dataset, names: Names) -> None:
+    """Raise ValueError if the rows lack a column that the user names."""
+    for name, own in names.items():
+        if not columns_of(data.schema.names, name, names):
+            raise name_is_missing(data.path, name, own, data.schema.names)
+
+
+def _find_kind(data: Dataset, kind: str | None, names: Names) -> str:
     """Return "logits" or "probs", as the columns are named; they must leave no choice."""
-    if kind not in (None, "logits", "probs"):
-        raise ValueError(f'`kind` must be "logits" or "probs"; got {kind!r}.')
-    names = {array_name(column) for column in data.schema.names}
-    present = [name for name in ("logits", "probs") if name in names]
-    if kind in present:
-        return str(kind)
-    if not present:
-        raise _no_outputs(data, kind or "logits")
-    if kind is not None:
-        raise ValueError(
-            f"'{data.path}' holds `{present[0]}` and no `{kind}`. Leave out `kind` to take them."
-        )
-    if len(present) == 2:
-        raise ValueError(
-            f"'{data.path}' holds `logits` and `probs`. "
-            'Say which are meant: pass `kind` as "logits" or "probs".'
-        )
-    return present[0]
-
-
-def _no_outputs(data: Dataset, kind: str) -> ValueError:
-    """Return the error that a file holds no outputs."""
-    if "inputs" in data.schema.names:
-        return ValueError(
-            f"'{data.path}' holds the `inputs` of a network. Pass `network`, to take them."
-        )
+    columns = data.schema.names
+    if kind is None:
+        found = list(dict.fromkeys(map(array_name, columns)))
+        return choose_kind(data.path, found, names, OUTPUTS, columns)
+    check_kind(kind, OUTPUTS)
+    if columns_of(columns, kind, names):
+        return kind
+    for other in OUTPUTS:
+        if columns_of(columns, other, names):
+            raise ValueError(
+                f"'{data.path}' holds `{other}` and no `{kind}`. Leave out `kind` to take them."
+            )
     stem = STEMS[kind]
-    return _missing(data, f"columns {stem}_0, {stem}_1, … or a column `{kind}` of lists")
+    raise _missing(data, f"columns {stem}_0, {stem}_1, … or a column `{kind}` of lists")
 
 
 def _missing(data: Dataset, expected: str) -> ValueError:
@@ -189,11 +204,9 @@ def _find_key(data: Dataset, key: str | None) -> str | None:
         if "id" not in data.schema.names:
             return None
         key = "id"
-    if key not in data.schema.names:
-        raise _missing(data, f"the column {quote(key)}, which `key` names")
     if key in OUTPUT_COLUMNS or key.startswith("prob_"):
         raise ValueError(
-            f"`key` must not be {quote(key)}, which is a column of the output. "
+            f'`names["id"]` must not be {quote(key)}, which is a column of the output. '
             "Rename it in the input."
         )
     kind = data.schema.field(key).type
@@ -203,6 +216,24 @@ def _find_key(data: Dataset, key: str | None) -> str | None:
             f"it holds {quote(kind)}."
         )
     return key
+
+
+def _find_labels(data: Dataset, labels: str | None, key: str | None) -> str | None:
+    """Return the column of true classes, which are written again if the user names them."""
+    if labels is None:
+        return None
+    if key == LABEL:
+        raise ValueError(
+            f"`names[\"labels\"]` is written as '{LABEL}', which is the column of keys too. "
+            "Rename that in the input."
+        )
+    kind = data.schema.field(labels).type
+    if not pt.is_integer(kind):
+        raise TypeError(
+            f"'{data.path}': column {quote(labels)} must hold whole numbers; "
+            f"it holds {quote(kind)}."
+        )
+    return labels
 
 
 def _is_key_type(kind: Any) -> bool:
@@ -218,7 +249,7 @@ def _is_key_type(kind: Any) -> bool:
 
 
 def _find_outputs(
-    data: Dataset, kind: str, path: Path, fitted: Calibrator
+    data: Dataset, kind: str, names: Names, path: Path, fitted: Calibrator
 ) -> tuple[StoredArray, ...]:
     """Return where the rows hold what the calibrator reads; all arrays have one type."""
     n_classes = fitted.n_classes or 0
@@ -230,7 +261,7 @@ def _find_outputs(
         remedies["features"] = f"'{path}' needs {n_features}, of the layer that it was fitted on."
     arrays = []
     for name, width in widths.items():
-        stored = find_array(data.path, data.schema, name)
+        stored = find_array(data.path, data.schema, name, names=names)
         if stored is None:
             columns = f"columns {STEMS[name]}_0, … or a column `{name}` of lists"
             raise _missing(data, f"{columns}, {width} in a row, as '{path}' needs them")
@@ -243,7 +274,7 @@ def _find_outputs(
 
 def _find_inputs(data: Dataset) -> StoredArray:
     """Return where the rows hold inputs; their shape is that of most rows of a sample."""
-    stored = find_array(data.path, data.schema, "inputs", nested=True)
+    stored = find_array(data.path, data.schema, "inputs", names={}, nested=True)
     if stored is None:
         raise _missing(data, "a column `inputs` of lists, for the network")
     if None not in stored.shape:
@@ -277,7 +308,7 @@ def _with_width(data: Dataset, stored: StoredArray, width: int, remedy: str) -> 
 
 def _sample_lists(data: Dataset, stored: StoredArray) -> Any:
     """Return the lists of the first rows."""
-    return as_lists(data.sample(stored.columns, SAMPLE_ROWS)[stored.name])
+    return as_lists(data.sample(stored.columns, SAMPLE_ROWS)[stored.columns[0]])
 
 
 def _most_common_shape(lists: Any) -> tuple[int, ...] | None:
@@ -315,6 +346,8 @@ def _output_schema(data: Dataset, job: Job, fitted: Calibrator, backbone: Backbo
     types = {ROW_NUMBER: pa.int64()}
     if job.key is not None:
         types = {job.key: data.schema.field(job.key).type}
+    if job.labels is not None:
+        types[LABEL] = data.schema.field(job.labels).type
     types |= {name: pa.from_numpy_dtype(x.dtype) for name, x in columns.items()}
     return pa.schema(list(types.items()))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from simplexcal._progress import track
 from simplexcal.io._atomic import check_output_path
+from simplexcal.io._columns import Names
 from simplexcal.network_spec import NetworkSpec
 from simplexcal.scoring.dataset import Dataset, Shard, group_by_file, open_dataset, read_shards
 from simplexcal.scoring.plan import BATCHES_PER_SHARD, manifest, plan
@@ -39,13 +40,13 @@ class Summary:
 
 def score(
     calibrator: Path,
-    input: Path,  # noqa: A002
+    data: Path,
     output: Path,
     *,
     kind: str | None = None,
     network: NetworkSpec | None = None,
-    key: str | None = None,
-    probs: bool = False,
+    names: Names | None = None,
+    with_probs: bool = False,
     engine: str = "local",
     address: str | None = None,
     batch_size: int | None = None,
@@ -66,12 +67,15 @@ def score(
 
     Args:
         calibrator: A file from ``save_calibrator``.
-        input: A .parquet file, or a folder of them.
+        data: A .parquet file, or a folder of them.
         output: The file to write, .parquet.
         kind: "logits" or "probs", where the rows hold both.
         network: The network, where the rows hold its inputs.
-        key: The column that names a row. The default is `id`, or else the number of the row.
-        probs: Whether to write the calibrated probabilities of all classes.
+        names: The columns of `logits`, `probs`, `features`, `labels` or `id`, where they have other
+            names, such as ``{"id": "key"}``, or ``{"logits": "z_"}`` for z_0, z_1, …. `id` names
+            a row; without one, the number of the row does. `labels` are written only if they are
+            named here, as a column `label`.
+        with_probs: Whether to write the calibrated probabilities of all classes.
         engine: "local", in this process, or "ray".
         address: The Ray cluster, as host:port. The default is one on all cores of this machine.
         batch_size: The number of rows that are scored at a time.
@@ -86,13 +90,13 @@ def score(
     """
     start = time.perf_counter()
     _check_engine(engine, address)
-    data = open_dataset(input)
+    rows = open_dataset(data)
     folder = ShardFolder(output)
-    _check_output(folder, data)
-    worker = plan(calibrator, data, kind, network, key, batch_size, probs)
-    shards = data.shards(BATCHES_PER_SHARD * worker.job.batch_size)
-    n_scored = 0
-    with folder.opened(manifest(worker.job, data), restart):
+    _check_output(folder, rows)
+    worker = plan(calibrator, rows, kind, network, names or {}, batch_size, with_probs)
+    shards = rows.shards(BATCHES_PER_SHARD * worker.job.batch_size)
+    n_done_now = 0
+    with folder.opened(manifest(worker.job, rows), restart):
         n_missing = len(shards) - folder.count_done()
         with closing(_score_shards(engine, worker, folder.missing(shards), address)) as found:
             results: Iterable[ShardResult] = found
@@ -100,13 +104,13 @@ def score(
                 results = track(found, "Scoring", total=n_missing)
             for result in results:
                 folder.write(result)
-                n_scored += result.rows
-        rows, n_rejected = folder.assemble(shards, worker.job.schema)
+                n_done_now += result.rows
+        n_scored, n_rejected = folder.assemble(shards, worker.job.schema)
     rejected = None
     if n_rejected:
         rejected = folder.rejected
-    n_resumed = data.rows - n_scored
-    return Summary(output, rows, n_rejected, rejected, n_resumed, time.perf_counter() - start)
+    n_resumed = rows.rows - n_done_now
+    return Summary(output, n_scored, n_rejected, rejected, n_resumed, time.perf_counter() - start)
 
 
 def _score_shards(

@@ -26,7 +26,7 @@ ROW_GROUP_VALUES = 2**20  # in a row group of the output, about
 REJECTED_MARK = {b"simplexcal": b"rejected rows"}  # in the metadata of the file of rejected rows
 DESCRIPTIONS = {
     "input": "input files",
-    "settings": "settings (`key`, `kind`, `batch_size` or `probs`)",
+    "settings": "settings (`names`, `kind`, `batch_size` or `with_probs`)",
     "format": "versions",
 }
 

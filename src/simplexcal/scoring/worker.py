@@ -45,6 +45,7 @@ class Job(NamedTuple):
         batch_size: The number of rows that are scored at a time.
         with_probs: Whether to write the probabilities of all classes.
         schema: The columns of the scored rows.
+        labels: The column of true classes, which is written again as `label`; None has none.
     """
 
     calibrator: Path
@@ -55,14 +56,22 @@ class Job(NamedTuple):
     batch_size: int
     with_probs: bool
     schema: Any = None
+    labels: str | None = None
+
+    @property
+    def copied(self) -> list[str]:
+        """The columns that are written as they are read: the key, and maybe the true classes."""
+        copied = [self.key or ROW_NUMBER]
+        if self.labels is not None:
+            copied.append(self.labels)
+        return copied
 
     @property
     def columns(self) -> list[str]:
         """The columns that are read."""
-        columns = [column for stored in self.arrays for column in stored.columns]
-        if self.key is not None:
-            columns.insert(0, self.key)
-        return columns
+        copied = [column for column in self.copied if column != ROW_NUMBER]
+        arrays = [column for stored in self.arrays for column in stored.columns]
+        return list(dict.fromkeys([*copied, *arrays]))
 
 
 class ShardResult(NamedTuple):
@@ -158,8 +167,10 @@ class Worker:
         columns = self.columns(prediction)
         finite = np.isfinite(columns["confidence"])
         reasons[np.flatnonzero(reasons == "")[~finite]] = OVERFLOW
-        key = batch[self.job.key or ROW_NUMBER].filter(pa.array(reasons == ""))
-        scored = pa.table([key, *(x[finite] for x in columns.values())], schema=self.job.schema)
+        good = pa.array(reasons == "")
+        copied = [batch[column].filter(good) for column in self.job.copied]
+        values = [x[finite] for x in columns.values()]
+        scored = pa.table([*copied, *values], schema=self.job.schema)
         return scored, self._rejected(batch, reasons)
 
     def _decode(self, batch: Any) -> tuple[list[Array], Array]:
@@ -264,7 +275,7 @@ def _explain_shapes(batch: Any, stored: StoredArray, decoded: Decoded, reasons: 
     """Give a reason to each row whose lists have another shape than the array."""
     if decoded.fits.all():
         return
-    lists = as_lists(batch[stored.name])
+    lists = as_lists(batch[stored.columns[0]])
     expected = format_shape(stored.shape)
     for i in np.flatnonzero(~decoded.fits & (reasons == "")):
         row = lists[int(i)].as_py()
