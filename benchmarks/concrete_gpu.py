@@ -1,13 +1,13 @@
-"""On a GPU the exact mean of the Concrete distribution takes a small part of 30 samples' time.
+"""Time of the exact mean of the Concrete distribution on a GPU: fused kernels, torch, 30 samples.
 
-usage: python benchmarks/concrete_gpu.py
+usage: SIMPLEXCAL_TRITON=1 python benchmarks/concrete_gpu.py
 
-Float32, eager, medians of CUDA events in one run, in which all take turns. Then the probabilities
-of simplex temperature scaling for 2 million rows of 19 classes, as a multiple of a softmax, with
-the fused kernel and without it.
+It claims nothing yet: no figure has been measured. Float32, eager, medians of CUDA events in one
+run, in which all take turns. Then the likelihood with its gradient, the moments of a given mean,
+and the probabilities of simplex temperature scaling for 2 million rows of 19 classes, as a multiple
+of a softmax, with the fused kernels and without them.
 """
 
-import os
 import statistics
 from collections.abc import Callable
 from functools import partial
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import simplexcal as sc
-from simplexcal.concrete import _fused
+from simplexcal.concrete import _fused, moments_of_mean
 
 SIZES = [(2**21, 10), (2**20, 100), (2**17, 1_000)]
 N_SAMPLES = 30
@@ -48,12 +48,25 @@ def _time(function: Callable[[], object]) -> float:
 
 
 def _switch(on: bool) -> None:
-    os.environ[_fused.VARIABLE] = str(int(on))
+    _fused.IS_ON = on
 
 
 def _exact_mean(logits: Tensor, temperature: Tensor, fused: bool) -> Tensor:
     _switch(fused)
     return sc.Concrete(logits, temperature, validate_args=False).mean
+
+
+def _likelihood_gradient(logits: Tensor, temperature: Tensor, fused: bool) -> None:
+    _switch(fused)
+    with torch.enable_grad():
+        d = sc.Concrete(logits.detach().requires_grad_(), temperature, validate_args=False)
+        labels = logits.argmax(-1)
+        d.log_likelihood(labels).sum().backward()
+
+
+def _moments_of_mean(probs: Tensor, temperature: Tensor, fused: bool) -> None:
+    _switch(fused)
+    moments_of_mean(probs, temperature)
 
 
 def _sampled_mean(logits: Tensor, temperature: Tensor) -> Tensor:
@@ -92,6 +105,21 @@ def _compare_with_samples(bandwidth: float) -> None:
         )
 
 
+def _compare_others() -> None:
+    """Compare the likelihood with its gradient, and the moments of a given mean, with torch's."""
+    print("       N      K  likelihood: fused, torch ms  moments of a mean: fused, torch ms")
+    for n, k in SIZES:
+        logits = 3 * torch.randn(n // 8, k, device="cuda")
+        temperature = 0.05 + 3 * torch.rand(n // 8, device="cuda")
+        times = _times(
+            partial(_likelihood_gradient, logits, temperature, fused=True),
+            partial(_likelihood_gradient, logits, temperature, fused=False),
+            partial(_moments_of_mean, logits.softmax(-1), temperature, fused=True),
+            partial(_moments_of_mean, logits.softmax(-1), temperature, fused=False),
+        )
+        print(f"{n // 8:8d} {k:6d}" + "".join(f" {1e3 * seconds:14.3f}" for seconds in times))
+
+
 def _fitted() -> sc.Calibrator:
     """Return simplex temperature scaling of logits alone; how well it is fitted does not matter."""
     generator = torch.Generator().manual_seed(0)
@@ -126,12 +154,15 @@ def _compare_with_softmax() -> None:
 
 @torch.no_grad()
 def main() -> None:
-    """Print one table."""
+    """Print the tables."""
+    if not _fused.IS_ON:
+        raise SystemExit(f"The fused kernels are off; set {_fused.VARIABLE}=1 and start again.")
     torch.manual_seed(0)
     bandwidth = _copy_bandwidth()
     name = torch.cuda.get_device_name()
     print(f"{name}, torch {torch.__version__}, copy {bandwidth / 1e9:.0f} GB/s")
     _compare_with_samples(bandwidth)
+    _compare_others()
     _compare_with_softmax()
 
 

@@ -1,21 +1,33 @@
-"""Errors of the fused kernel in Triton's interpreter: a program, since the interpreter is chosen
-before triton is imported.
+"""Errors of the fused kernels in Triton's interpreter: a program, since both the interpreter and
+the kernels are chosen by the environment when they are imported.
 """
 
 import json
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from simplexcal.concrete import _fused_operators, _inversion, _potential, _triton
+from simplexcal import Concrete
+from simplexcal.concrete import (
+    _fused,
+    _fused_operators,
+    _inversion,
+    _potential,
+    _triton,
+    moments_of_mean,
+)
 
 DOUBLE = torch.float64
+Function = Callable[[Tensor, Tensor], Tensor]
 GOLDEN = Path(__file__).parents[1] / "concrete" / "golden.json"
 SIZES = ((5, 2), (19, 10), (5, 37))
+# Of torch's checks of an operator, those that trace no gradient.
+TRACED_FORWARD = ("test_schema", "test_autograd_registration", "test_faketensor")
 # Where larger blocks of classes have their turn.
 MANY = ((2, 300),)
 
@@ -50,27 +62,60 @@ def random_rows() -> dict[str, float]:
 
 
 def gradients() -> dict[str, float]:
-    """Return the errors of the gradients of mean and likelihood."""
+    """Return the errors of the gradients of every function that a fused kernel may compute."""
+    return {
+        "mean": _gradient_error(_potential.mean, _potential.mean_in_torch),
+        "potential": _gradient_error(_value_and_slope, _value_and_slope_in_torch),
+        "log_mean": _gradient_error(_log_mean(2), _log_mean_in_torch(2)),
+        "many_labels": _gradient_error(_log_mean(6), _log_mean_in_torch(6)),
+    }
+
+
+def _value_and_slope(logits: Tensor, temperature: Tensor) -> Tensor:
+    found = _potential.potential(logits, temperature)
+    return torch.stack([found.value, found.slope], -1)
+
+
+def _value_and_slope_in_torch(logits: Tensor, temperature: Tensor) -> Tensor:
+    found = _potential.potential_in_torch(logits, temperature)
+    return torch.stack([found.value, found.slope], -1)
+
+
+def _labels(logits: Tensor, m: int) -> Tensor:
+    """Return m labels of each row, the first of them twice in the first row."""
+    n, k = logits.shape
+    labels = torch.randint(k, (n, m), generator=torch.Generator().manual_seed(1))
+    labels[0, 1] = labels[0, 0]
+    return labels
+
+
+def _log_mean(m: int) -> Function:
+    return lambda x, lam: _potential.log_mean_at(x, lam, _labels(x, m))
+
+
+def _log_mean_in_torch(m: int) -> Function:
+    return lambda x, lam: _potential.log_mean_at_in_torch(x, lam, _labels(x, m))
+
+
+def _gradient_error(function: Function, reference: Function) -> float:
     generator = torch.Generator().manual_seed(0)
-    worst = {"mean": 0.0, "log_mean": 0.0}
+    worst = 0.0
     for n, k in SIZES:
         temperature = 10 ** (2 * torch.rand(n, generator=generator) - 1)
         logits = 3 * torch.randn(n, k, generator=generator)
         logits[0] = logits[0].round()
-        labels = torch.randint(k, (n, 2), generator=generator)
-        labels[0, 1] = labels[0, 0]
-        at = [x.double().requires_grad_() for x in (logits, temperature)]
-        grad = torch.randn(n, k, generator=generator)
-        exact = torch.autograd.grad(_potential.mean_in_torch(*at), at, grad.double())
-        found = _fused_operators.mean_backward(grad, logits, temperature)
+        found = _gradients(function, logits, temperature)
+        exact = _gradients(reference, logits.double(), temperature.double())
         pairs = zip(found, exact, strict=True)
-        worst["mean"] = max(worst["mean"], *(_distance(a, b) for a, b in pairs))
-        log_mean = _potential.log_mean_at_in_torch(at[0], at[1], labels)
-        exact = torch.autograd.grad(log_mean, at, grad[:, :2].double())
-        found = _fused_operators.log_mean_backward(grad[:, :2], logits, temperature, labels)
-        pairs = zip(found, exact, strict=True)
-        worst["log_mean"] = max(worst["log_mean"], *(_distance(a, b) for a, b in pairs))
+        worst = max(worst, *(_distance(a, b) for a, b in pairs))
     return worst
+
+
+def _gradients(function: Function, *rows: Tensor) -> tuple[Tensor, ...]:
+    inputs = [x.clone().requires_grad_() for x in rows]
+    output = function(*inputs)
+    grad = torch.randn(output.shape, generator=torch.Generator().manual_seed(2))
+    return torch.autograd.grad(output, inputs, grad.to(output))
 
 
 def inversion() -> dict[str, float]:
@@ -90,16 +135,64 @@ def inversion() -> dict[str, float]:
     return worst
 
 
-def second_derivatives() -> float:
-    """Return the error of a derivative of a derivative, through the operator's backward pass."""
+def second_derivatives() -> dict[str, float]:
+    """Return the errors of derivatives of derivatives."""
+    return {
+        "mean": _second_derivative_error(_potential.mean, _potential.mean_in_torch),
+        "log_mean": _second_derivative_error(_log_mean(2), _log_mean_in_torch(2)),
+    }
+
+
+def _second_derivative_error(function: Function, reference: Function) -> float:
     generator = torch.Generator().manual_seed(0)
-    found = []
     rows = (torch.randn(5, 4, generator=generator), torch.rand(5, generator=generator) + 0.5)
-    for mean in (_fused_operators.mean, _potential.mean_in_torch):
-        at = [x.clone().requires_grad_() for x in rows]
-        first = torch.autograd.grad(mean(*at).square().sum(), at, create_graph=True)
-        found.append(torch.autograd.grad(first[0].square().sum() + first[1].sum(), at))
-    return max(_distance(a, b) for a, b in zip(*found, strict=True))
+    found = _second_derivatives(function, *rows)
+    exact = _second_derivatives(reference, *(x.double() for x in rows))
+    return max(_distance(a, b) for a, b in zip(found, exact, strict=True))
+
+
+def _second_derivatives(function: Function, *rows: Tensor) -> tuple[Tensor, ...]:
+    at = [x.clone().requires_grad_() for x in rows]
+    first = torch.autograd.grad(function(*at).square().sum(), at, create_graph=True)
+    return torch.autograd.grad(first[0].square().sum() + first[1].sum(), at)
+
+
+def dispatch() -> dict[str, bool]:
+    """Return where the fused kernels are used, by the operators that a profile holds."""
+    logits = torch.tensor([[1.0, 0.0, -1.0], [0.0, 2.0, 0.5]])
+    temperature = torch.tensor([0.5, 2.0])
+    probs = logits.softmax(-1)
+    d = Concrete(logits, temperature)
+    per_row = torch.func.vmap(lambda x, lam: _potential.mean(x[None], lam[None]))
+    return {
+        "mean": _uses_fused(lambda: d.mean),
+        "likelihood": _uses_fused(lambda: d.log_likelihood(torch.tensor([0, 2]))),
+        "moments": _uses_fused(d.moments),
+        "from_mean": _uses_fused(lambda: Concrete.from_mean(probs, temperature)),
+        "moments_of_mean": _uses_fused(lambda: moments_of_mean(probs, temperature)),
+        "float64": _uses_fused(lambda: Concrete(logits.double(), temperature.double()).mean),
+        "transform": _uses_fused(lambda: per_row(logits, temperature)),
+    }
+
+
+def _uses_fused(function: Callable[[], object]) -> bool:
+    with torch.profiler.profile() as profile:
+        function()
+    return any(event.name.startswith("simplexcal::") for event in profile.events() or ())
+
+
+def compiled() -> list[str]:
+    """Return the operators of the graph that torch.compile makes of the mean."""
+    graphs: list[torch.fx.GraphModule] = []
+
+    def backend(graph: torch.fx.GraphModule, _inputs: list[Tensor]) -> Callable[..., Any]:
+        graphs.append(graph)
+        return graph.forward
+
+    mean = torch.compile(_potential.mean, fullgraph=True, backend=backend)
+    mean(torch.zeros(3, 4), torch.ones(3))
+    nodes = [node for graph in graphs for node in graph.graph.nodes]
+    return [str(node.target) for node in nodes if node.op == "call_function"]
 
 
 def operators() -> list[str]:
@@ -109,7 +202,11 @@ def operators() -> list[str]:
     at = (logits, temperature)
     found = [
         torch.library.opcheck(_fused_operators.mean, at),
-        torch.library.opcheck(_fused_operators.log_mean_at, (*at, torch.zeros(3, 1, dtype=torch.int64))),
+        # Its gradient is the reference's, which torch.compile does not trace.
+        torch.library.opcheck(_fused_operators.potential, at, test_utils=TRACED_FORWARD),
+        torch.library.opcheck(
+            _fused_operators.log_mean_at, (*at, torch.zeros(3, 1, dtype=torch.int64))
+        ),
         torch.library.opcheck(_fused_operators.invert, (logits.detach(), temperature.detach())),
     ]
     return sorted({result for results in found for result in results.values()})
@@ -165,6 +262,7 @@ def special_rows() -> dict[str, Any]:
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    _fused.DEVICE_TYPE = "cpu"
     result = {
         "random": random_rows(),
         "golden": golden(),
@@ -172,6 +270,8 @@ if __name__ == "__main__":
         "gradients": gradients(),
         "inversion": inversion(),
         "second_derivatives": second_derivatives(),
+        "dispatch": dispatch(),
+        "compiled": compiled(),
         "operators": operators(),
     }
     json.dump(result, sys.stdout)

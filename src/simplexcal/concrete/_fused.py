@@ -34,9 +34,9 @@ def applies(logits: Tensor, temperature: Tensor) -> bool:
         return False
     if logits.dtype != torch.float32 or temperature.dtype != torch.float32:
         return False
-    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
-        return False
-    return not _is_exporting()
+    if torch.compiler.is_compiling():
+        return not _is_exporting()
+    return not torch._C._are_functorch_transforms_active() and forward_ad._current_level < 0
 
 
 def applies_with_reference_gradient(logits: Tensor, temperature: Tensor) -> bool:
@@ -77,7 +77,9 @@ def operators() -> Any:
 
 
 def _is_exporting() -> bool:
-    """Whether a graph is made to be saved, with operators of torch alone."""
-    # Older versions of torch do not tell an export from another compilation.
+    """Whether a graph is made to be saved, with operators of torch alone.
+
+    Older versions of torch do not tell an export from another compilation.
+    """
     is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
     return bool(is_exporting())

@@ -15,7 +15,7 @@ import torch
 from numpy.polynomial.chebyshev import chebpts1, chebvander
 from torch import Tensor
 
-from simplexcal.concrete import _chebyshev, _inversion, _triton_kernels
+from simplexcal.concrete import _chebyshev, _fused, _inversion, _triton_kernels
 from simplexcal.concrete._gumbel_sum import LAST_RATIO, Array
 from simplexcal.concrete._kernel import RESOLUTIONS, Kernel, kernel_for
 
@@ -67,7 +67,8 @@ def tables(n_classes: int, device: torch.device) -> Tables:
         n_classes: K.
         device: Where they are to be.
     """
-    kernel = kernel_for(torch.empty(0, n_classes), torch.float64)
+    like = torch.empty(0, n_classes, dtype=torch.float32, device="cpu")
+    kernel = kernel_for(like, torch.float64)
     n = len(kernel.collect)
     n_nodes = len(kernel.unit_step)
     padded_nodes = SIDE * math.ceil(n_nodes / SIDE)
@@ -228,6 +229,7 @@ def log_mean_backward(
         d_temperature=d_temperature,
         grad=grad.contiguous(),
         n_labels=labels.shape[1],
+        most_labels=_fused.MOST_LABELS,
         block_classes=BLOCK_CLASSES,
     )
     return d_logits, d_temperature

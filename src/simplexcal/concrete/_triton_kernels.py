@@ -310,7 +310,9 @@ def moments_kernel(
     collected = _combine(sums, collect, P)
     matrices = _at_ratio(pieces, ratio, block_rows)
     functions = _apply(collected, matrices)
-    projected, total_value = _project(functions, nodes, nodes_t, unit_step, tail, block_rows, n_nodes)
+    projected, total_value = _project(
+        functions, nodes, nodes_t, unit_step, tail, block_rows, n_nodes
+    )
     adjoint = _apply_transposed(matrices, projected)
     c = _coefficients(adjoint, share, P + 1)
     if with_slope:
@@ -533,17 +535,25 @@ def log_mean_backward_kernel(
     row_stride,
     temperature_stride,
     n_nodes: tl.constexpr,
+    most_labels: tl.constexpr,
     block_rows: tl.constexpr,
     block_classes: tl.constexpr,
 ):
-    """Return the gradients of Σ_j g_j ln f(a_y_j), label by label."""
+    """Return the gradients of Σ_j g_j ln f(a_y_j); a tile holds all labels of a row."""
     row = tl.program_id(0).to(tl.int64) * block_rows + tl.arange(0, block_rows)
     row_mask = row < n_rows
     lam, scale, ratio = _temperatures(temperature, row, row_mask, temperature_stride)
     at_row = logits + row * row_stride
-    at_result = d_logits + row * n_classes
     largest = _largest(at_row, row_mask, n_classes, block_rows, block_classes)
-    sums = _sums(at_row, row_mask, largest, scale, n_classes, block_rows, block_classes)
+    tiles = _zeros(block_rows, block_classes, P + 1)
+    n_largest = tl.zeros((block_rows, block_classes), tl.float32)
+    for start in range(0, n_classes, block_classes):
+        k = start + tl.arange(0, block_classes)
+        x = _load(at_row, row_mask, k, n_classes, float("-inf"))
+        _a, weight, u = _place(x, largest, scale)
+        tiles = _add_polynomials(tiles, weight, u, P + 1)
+        n_largest += tl.where(x == largest[:, None], 1.0, 0.0)
+    sums = _reduce(tiles, P + 1)
     collected = _combine(sums, collect, P)
     matrices = _at_ratio(pieces, ratio, block_rows)
     functions = _apply(collected, matrices)
@@ -551,69 +561,49 @@ def log_mean_backward_kernel(
     adjoint = _apply_transposed(matrices, projected)
     c = _coefficients(adjoint, share, P + 1)
     e = _coefficients(adjoint, curve, P + 2)
-    tiles = _zeros(block_rows, 1, P + 1)
-    own_total = tl.zeros((block_rows, 1), tl.float32)
-    of_sown = tl.zeros((block_rows, 1), tl.float32)
-    for j in range(n_labels):
-        _class, g, a, u = _label(labels, grad, at_row, row, row_mask, largest, scale, j, n_labels)
-        tilted = _value(c, u, P + 1)
-        own = _own_gradient(e, g, a, u, tilted)
-        tiles = _add_polynomials(tiles, g / tilted, u, P + 1)
-        own_total += own
-        of_sown -= own * a
-    of_classes = _combine_columns(_reduce(tiles, P + 1), share, P + 1)
+    j = tl.arange(0, most_labels)
+    at_label = row[:, None] * n_labels + j[None, :]
+    mask = row_mask[:, None] & (j < n_labels)[None, :]
+    label = tl.load(labels + at_label, mask=mask, other=-1)
+    g = tl.load(grad + at_label, mask=mask, other=0.0)
+    inside = (label >= 0) & (label < n_classes)
+    x = tl.load(at_row[:, None] + label, mask=inside, other=0.0)
+    # Where there is no label, the largest logit stands, with gradient 0.
+    a = tl.where(inside, (x - largest[:, None]) / scale[:, None], 0.0)
+    g = tl.where(inside, g, 0.0)
+    u = _variable(a)
+    tilted = _value(c, u, P + 1)
+    # The gradient in a for fixed Φ. Beyond the depth f is e^a times a constant.
+    own = g * tl.where(a < -DEPTH, 1.0, _value(e, u, P + 2) / tilted)
+    zeros = _zeros(block_rows, most_labels, P + 1)
+    of_labels = _reduce(_add_polynomials(zeros, g / tilted, u, P + 1), P + 1)
+    of_classes = _combine_columns(of_labels, share, P + 1)
     moved = _apply(of_classes, matrices)
     change = _moved_nodes(functions, moved, nodes, nodes_t, n_nodes)
     d = _coefficients(-_apply_transposed(matrices, change), share, P + 1)
     slopes = _slope_at_ratio(pieces, ratio, block_rows)
     of_ratio = of_classes * _apply_transposed(slopes, projected)
     of_ratio -= collected * _apply_transposed(slopes, change)
-    total = _dot_product(d, sums, P + 1) + tl.sum(own_total, 1)
-    of_scale = tl.zeros((block_rows, block_classes), tl.float32)
-    n_largest = tl.zeros((block_rows, block_classes), tl.float32)
-    for start in range(0, n_classes, block_classes):
-        k = start + tl.arange(0, block_classes)
-        x = _load(at_row, row_mask, k, n_classes, float("-inf"))
-        n_largest += tl.where(x == largest[:, None], 1.0, 0.0)
+    # All a fall with the largest logit.
+    total = _dot_product(d, sums, P + 1) + tl.sum(own, 1)
     of_largest = total / tl.sum(n_largest, 1)
+    of_scale = tl.zeros((block_rows, block_classes), tl.float32)
+    at_result = d_logits + row * n_classes
     for start in range(0, n_classes, block_classes):
         k = start + tl.arange(0, block_classes)
         mask = row_mask[:, None] & (k < n_classes)[None, :]
         x = _load(at_row, row_mask, k, n_classes, float("-inf"))
         a, weight, u = _place(x, largest, scale)
+        is_label = label[:, None, :] == k[None, :, None]
         found = weight * _value(d, u, P + 1)
-        of_scale -= tl.where(weight == 0.0, 0.0, found * a)
+        found += tl.sum(tl.where(is_label, own[:, None, :], 0.0), 2)
+        of_scale -= tl.where(x == float("-inf"), 0.0, found * a)
         found -= tl.where(x == largest[:, None], of_largest[:, None], 0.0)
         tl.store(at_result[:, None] + k[None, :], found / scale[:, None], mask=mask)
-    for j in range(n_labels):
-        label, g, a, u = _label(labels, grad, at_row, row, row_mask, largest, scale, j, n_labels)
-        own = _own_gradient(e, g, a, u, _value(c, u, P + 1))
-        tl.debug_barrier()
-        at = at_result[:, None] + label
-        before = tl.load(at, mask=row_mask[:, None], other=0.0)
-        tl.debug_barrier()
-        tl.store(at, before + own / scale[:, None], mask=row_mask[:, None])
-    of_scale = (tl.sum(of_scale, 1) + tl.sum(of_sown, 1)) / scale
+    of_scale = tl.sum(of_scale, 1) / scale
     of_ratio = tl.sum(of_ratio, 1)
-    at_lam = d_temperature + row
-    _store_gradient_of_temperature(at_lam, row_mask, lam, scale, of_scale, of_ratio)
-
-
-@triton.jit
-def _label(labels, grad, at_row, row, row_mask, largest, scale, j, n_labels):
-    """Return label j of each row, its gradient, shifted logit and variable, (rows, 1)."""
-    at = row[:, None] * n_labels + j
-    label = tl.load(labels + at, mask=row_mask[:, None], other=0)
-    g = tl.load(grad + at, mask=row_mask[:, None], other=0.0)
-    x = tl.load(at_row[:, None] + label, mask=row_mask[:, None], other=0.0)
-    a = (x - largest[:, None]) / scale[:, None]
-    return label, g, a, _variable(a)
-
-
-@triton.jit
-def _own_gradient(e, g, a, u, tilted):
-    """Return g d ln f(a) / da for fixed Φ; beyond the depth f is e^a times a constant."""
-    return g * tl.where(a < -DEPTH, 1.0, _value(e, u, P + 2) / tilted)
+    at = d_temperature + row
+    _store_gradient_of_temperature(at, row_mask, lam, scale, of_scale, of_ratio)
 
 
 # --- the inversion --------------------------------------------------------------------------------

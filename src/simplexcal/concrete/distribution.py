@@ -15,7 +15,7 @@ from simplexcal._validation import (
     check_float_tensor,
     check_probs,
 )
-from simplexcal.concrete import _fused, _inversion, _potential
+from simplexcal.concrete import _inversion, _potential
 from simplexcal.concrete._kernel import row_width
 from simplexcal.concrete._potential import Moments as Moments
 
@@ -149,9 +149,7 @@ class Concrete(Distribution):
 
     def moments(self) -> Moments:
         """Return the mean and all uncertainties, for the price of one."""
-        mean, *uncertainties = in_chunks(
-            _potential.moments, *self._rows(), width=row_width(self.logits)
-        )
+        mean, *uncertainties = in_chunks(_potential.moments, *self._rows(), width=self._width)
         shaped = [x.view(self.batch_shape) for x in uncertainties]
         return Moments(mean.view(self.logits.shape), *shaped)
 
@@ -226,9 +224,7 @@ class Concrete(Distribution):
 
     @property
     def _width(self) -> int:
-        """How many numbers mean and likelihood hold for a row."""
-        if _fused.applies(self.logits, self.temperature):
-            return 1
+        """How many numbers the moments hold for a row."""
         return row_width(self.logits)
 
     def _rows(self) -> tuple[Tensor, Tensor]:
