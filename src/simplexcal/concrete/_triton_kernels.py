@@ -233,6 +233,25 @@ def _project(
 
 
 @triton.jit
+def _integrate(
+    sums,
+    matrices,
+    collect,
+    nodes,
+    nodes_t,
+    unit_step,
+    tail,
+    block_rows: tl.constexpr,
+    n_nodes: tl.constexpr,
+):
+    """Return Σ_k e^a_k φ(a_k), the factors of S for each function of z, and the integrals."""
+    collected = _combine(sums, collect, P)
+    functions = _apply(collected, matrices)
+    projected, value = _project(functions, nodes, nodes_t, unit_step, tail, block_rows, n_nodes)
+    return collected, functions, projected, value
+
+
+@triton.jit
 def _place(x, largest, scale):
     """Return shifted logits, and weight and variable of the polynomials."""
     a = (x - largest[:, None]) / scale[:, None]
@@ -307,11 +326,9 @@ def moments_kernel(
     at_row = logits + row * row_stride
     largest = _largest(at_row, row_mask, n_classes, block_rows, block_classes)
     sums = _sums(at_row, row_mask, largest, scale, n_classes, block_rows, block_classes)
-    collected = _combine(sums, collect, P)
     matrices = _at_ratio(pieces, ratio, block_rows)
-    functions = _apply(collected, matrices)
-    projected, total_value = _project(
-        functions, nodes, nodes_t, unit_step, tail, block_rows, n_nodes
+    collected, _functions, projected, total_value = _integrate(
+        sums, matrices, collect, nodes, nodes_t, unit_step, tail, block_rows, n_nodes
     )
     adjoint = _apply_transposed(matrices, projected)
     c = _coefficients(adjoint, share, P + 1)
@@ -366,10 +383,10 @@ def log_mean_kernel(
     at_row = logits + row * row_stride
     largest = _largest(at_row, row_mask, n_classes, block_rows, block_classes)
     sums = _sums(at_row, row_mask, largest, scale, n_classes, block_rows, block_classes)
-    collected = _combine(sums, collect, P)
     matrices = _at_ratio(pieces, ratio, block_rows)
-    functions = _apply(collected, matrices)
-    projected, _total = _project(functions, nodes, nodes_t, unit_step, tail, block_rows, n_nodes)
+    _collected, _functions, projected, _total = _integrate(
+        sums, matrices, collect, nodes, nodes_t, unit_step, tail, block_rows, n_nodes
+    )
     c = _coefficients(_apply_transposed(matrices, projected), share, P + 1)
     for start in range(0, n_labels, 16):
         j = start + tl.arange(0, 16)
@@ -412,6 +429,62 @@ def _moved_nodes(functions, moved, nodes, nodes_t, n_nodes: tl.constexpr):
 
 
 @triton.jit
+def _gradient_of_ratio(slopes, of_classes, projected, collected, change):
+    """Return the gradient in ρ, given that in the classes' sums and the change of the integrals."""
+    of_ratio = of_classes * _apply_transposed(slopes, projected)
+    of_ratio -= collected * _apply_transposed(slopes, change)
+    return tl.sum(of_ratio, 1)
+
+
+@triton.jit
+def _sums_with_ties(
+    at_row,
+    row_mask,
+    largest,
+    scale,
+    n_classes,
+    block_rows: tl.constexpr,
+    block_classes: tl.constexpr,
+):
+    """Return Σ_k w_k T_p(u_k) for p ≤ P, and how many classes have the largest logit."""
+    tiles = _zeros(block_rows, block_classes, P + 1)
+    n_largest = tl.zeros((block_rows, block_classes), tl.float32)
+    for start in range(0, n_classes, block_classes):
+        k = start + tl.arange(0, block_classes)
+        x = _load(at_row, row_mask, k, n_classes, float("-inf"))
+        _a, weight, u = _place(x, largest, scale)
+        tiles = _add_polynomials(tiles, weight, u, P + 1)
+        n_largest += tl.where(x == largest[:, None], 1.0, 0.0)
+    return _reduce(tiles, P + 1), tl.sum(n_largest, 1)
+
+
+@triton.jit
+def _sums_with_gradient(
+    at_row,
+    at_grad,
+    row_mask,
+    largest,
+    scale,
+    n_classes,
+    block_rows: tl.constexpr,
+    block_classes: tl.constexpr,
+):
+    """Return Σ_k w_k T_p(u_k) and Σ_k g_k w_k T_p(u_k) for p ≤ P + 1, and the number of ties."""
+    tiles = _zeros(block_rows, block_classes, P + 2)
+    with_grad = _zeros(block_rows, block_classes, P + 2)
+    n_largest = tl.zeros((block_rows, block_classes), tl.float32)
+    for start in range(0, n_classes, block_classes):
+        k = start + tl.arange(0, block_classes)
+        x = _load(at_row, row_mask, k, n_classes, float("-inf"))
+        g = _load(at_grad, row_mask, k, n_classes, 0.0)
+        _a, weight, u = _place(x, largest, scale)
+        tiles = _add_polynomials(tiles, weight, u, P + 2)
+        with_grad = _add_polynomials(with_grad, g * weight, u, P + 2)
+        n_largest += tl.where(x == largest[:, None], 1.0, 0.0)
+    return _reduce(tiles, P + 2), _reduce(with_grad, P + 2), tl.sum(n_largest, 1)
+
+
+@triton.jit
 def _store_gradient_of_temperature(at, row_mask, lam, scale, of_scale, of_ratio):
     """Store the gradient in λ, given those in s = max(1, λ) and ρ = min(λ, 1/λ)."""
     hot = lam >= 1.0
@@ -449,23 +522,13 @@ def mean_backward_kernel(
     at_row = logits + row * row_stride
     at_grad = grad + row * n_classes
     largest = _largest(at_row, row_mask, n_classes, block_rows, block_classes)
-    tiles = _zeros(block_rows, block_classes, P + 2)
-    with_grad = _zeros(block_rows, block_classes, P + 2)
-    n_largest = tl.zeros((block_rows, block_classes), tl.float32)
-    for start in range(0, n_classes, block_classes):
-        k = start + tl.arange(0, block_classes)
-        x = _load(at_row, row_mask, k, n_classes, float("-inf"))
-        g = _load(at_grad, row_mask, k, n_classes, 0.0)
-        _a, weight, u = _place(x, largest, scale)
-        tiles = _add_polynomials(tiles, weight, u, P + 2)
-        with_grad = _add_polynomials(with_grad, g * weight, u, P + 2)
-        n_largest += tl.where(x == largest[:, None], 1.0, 0.0)
-    sums = _reduce(tiles, P + 2)
-    of_grad = _reduce(with_grad, P + 2)
-    collected = _combine(sums, collect, P)
+    sums, of_grad, n_largest = _sums_with_gradient(
+        at_row, at_grad, row_mask, largest, scale, n_classes, block_rows, block_classes
+    )
     matrices = _at_ratio(pieces, ratio, block_rows)
-    functions = _apply(collected, matrices)
-    projected, _total = _project(functions, nodes, nodes_t, unit_step, tail, block_rows, n_nodes)
+    collected, functions, projected, _total = _integrate(
+        sums, matrices, collect, nodes, nodes_t, unit_step, tail, block_rows, n_nodes
+    )
     adjoint = _apply_transposed(matrices, projected)
     c = _coefficients(adjoint, share, P + 1)
     # The mean is f / Σ f, so its gradient is that of L with g less its mean, divided by Σ f.
@@ -473,16 +536,14 @@ def mean_backward_kernel(
     expected = _dot_product(c, of_grad, P + 1) * inverse
     centred = _centre(of_grad, sums, expected, inverse, P + 2)
     of_classes = _combine_columns(centred, share, P + 1)
-    moved = _apply(of_classes, matrices)
-    change = _moved_nodes(functions, moved, nodes, nodes_t, n_nodes)
+    change = _moved_nodes(functions, _apply(of_classes, matrices), nodes, nodes_t, n_nodes)
     d = _coefficients(-_apply_transposed(matrices, change), share, P + 1)
     e = _coefficients(adjoint, curve, P + 2)
     slopes = _slope_at_ratio(pieces, ratio, block_rows)
-    of_ratio = of_classes * _apply_transposed(slopes, projected)
-    of_ratio -= collected * _apply_transposed(slopes, change)
+    of_ratio = _gradient_of_ratio(slopes, of_classes, projected, collected, change)
     # All a fall with the largest logit.
     total = _dot_product(d, sums, P + 1) + _dot_product(e, centred, P + 2)
-    of_largest = total / tl.sum(n_largest, 1)
+    of_largest = total / n_largest
     of_scale = tl.zeros((block_rows, block_classes), tl.float32)
     at_result = d_logits + row * n_classes
     for start in range(0, n_classes, block_classes):
@@ -497,7 +558,6 @@ def mean_backward_kernel(
         found -= tl.where(x == largest[:, None], of_largest[:, None], 0.0)
         tl.store(at_result[:, None] + k[None, :], found / scale[:, None], mask=mask)
     of_scale = tl.sum(of_scale, 1) / scale
-    of_ratio = tl.sum(of_ratio, 1)
     at = d_temperature + row
     _store_gradient_of_temperature(at, row_mask, lam, scale, of_scale, of_ratio)
 
@@ -511,6 +571,34 @@ def _centre(of_grad, sums, expected, inverse, n: tl.constexpr):
     for p in tl.static_range(2, n):
         result = result + ((of_grad[p] - expected * sums[p]) * inverse,)
     return result
+
+
+@triton.jit
+def _labels(
+    labels,
+    grad,
+    at_row,
+    row,
+    row_mask,
+    largest,
+    scale,
+    n_labels,
+    n_classes,
+    most_labels: tl.constexpr,
+):
+    """Return the labels, their gradients and shifted logits, (block_rows, most_labels).
+
+    Where there is no label, it is -1, and the largest logit stands for it, with gradient 0.
+    """
+    j = tl.arange(0, most_labels)
+    at_label = row[:, None] * n_labels + j[None, :]
+    mask = row_mask[:, None] & (j < n_labels)[None, :]
+    label = tl.load(labels + at_label, mask=mask, other=-1)
+    g = tl.load(grad + at_label, mask=mask, other=0.0)
+    inside = (label >= 0) & (label < n_classes)
+    x = tl.load(at_row[:, None] + label, mask=inside, other=0.0)
+    a = tl.where(inside, (x - largest[:, None]) / scale[:, None], 0.0)
+    return label, tl.where(inside, g, 0.0), a
 
 
 @triton.jit(do_not_specialize=["n_rows", "n_classes", "n_labels", "temperature_stride"])
@@ -545,48 +633,33 @@ def log_mean_backward_kernel(
     lam, scale, ratio = _temperatures(temperature, row, row_mask, temperature_stride)
     at_row = logits + row * row_stride
     largest = _largest(at_row, row_mask, n_classes, block_rows, block_classes)
-    tiles = _zeros(block_rows, block_classes, P + 1)
-    n_largest = tl.zeros((block_rows, block_classes), tl.float32)
-    for start in range(0, n_classes, block_classes):
-        k = start + tl.arange(0, block_classes)
-        x = _load(at_row, row_mask, k, n_classes, float("-inf"))
-        _a, weight, u = _place(x, largest, scale)
-        tiles = _add_polynomials(tiles, weight, u, P + 1)
-        n_largest += tl.where(x == largest[:, None], 1.0, 0.0)
-    sums = _reduce(tiles, P + 1)
-    collected = _combine(sums, collect, P)
+    sums, n_largest = _sums_with_ties(
+        at_row, row_mask, largest, scale, n_classes, block_rows, block_classes
+    )
     matrices = _at_ratio(pieces, ratio, block_rows)
-    functions = _apply(collected, matrices)
-    projected, _total = _project(functions, nodes, nodes_t, unit_step, tail, block_rows, n_nodes)
+    collected, functions, projected, _total = _integrate(
+        sums, matrices, collect, nodes, nodes_t, unit_step, tail, block_rows, n_nodes
+    )
     adjoint = _apply_transposed(matrices, projected)
     c = _coefficients(adjoint, share, P + 1)
     e = _coefficients(adjoint, curve, P + 2)
-    j = tl.arange(0, most_labels)
-    at_label = row[:, None] * n_labels + j[None, :]
-    mask = row_mask[:, None] & (j < n_labels)[None, :]
-    label = tl.load(labels + at_label, mask=mask, other=-1)
-    g = tl.load(grad + at_label, mask=mask, other=0.0)
-    inside = (label >= 0) & (label < n_classes)
-    x = tl.load(at_row[:, None] + label, mask=inside, other=0.0)
-    # Where there is no label, the largest logit stands, with gradient 0.
-    a = tl.where(inside, (x - largest[:, None]) / scale[:, None], 0.0)
-    g = tl.where(inside, g, 0.0)
-    u = _variable(a)
-    tilted = _value(c, u, P + 1)
+    label, g, label_a = _labels(
+        labels, grad, at_row, row, row_mask, largest, scale, n_labels, n_classes, most_labels
+    )
+    label_u = _variable(label_a)
+    tilted = _value(c, label_u, P + 1)
     # The gradient in a for fixed Φ. Beyond the depth f is e^a times a constant.
-    own = g * tl.where(a < -DEPTH, 1.0, _value(e, u, P + 2) / tilted)
+    own = g * tl.where(label_a < -DEPTH, 1.0, _value(e, label_u, P + 2) / tilted)
     zeros = _zeros(block_rows, most_labels, P + 1)
-    of_labels = _reduce(_add_polynomials(zeros, g / tilted, u, P + 1), P + 1)
+    of_labels = _reduce(_add_polynomials(zeros, g / tilted, label_u, P + 1), P + 1)
     of_classes = _combine_columns(of_labels, share, P + 1)
-    moved = _apply(of_classes, matrices)
-    change = _moved_nodes(functions, moved, nodes, nodes_t, n_nodes)
+    change = _moved_nodes(functions, _apply(of_classes, matrices), nodes, nodes_t, n_nodes)
     d = _coefficients(-_apply_transposed(matrices, change), share, P + 1)
     slopes = _slope_at_ratio(pieces, ratio, block_rows)
-    of_ratio = of_classes * _apply_transposed(slopes, projected)
-    of_ratio -= collected * _apply_transposed(slopes, change)
+    of_ratio = _gradient_of_ratio(slopes, of_classes, projected, collected, change)
     # All a fall with the largest logit.
     total = _dot_product(d, sums, P + 1) + tl.sum(own, 1)
-    of_largest = total / tl.sum(n_largest, 1)
+    of_largest = total / n_largest
     of_scale = tl.zeros((block_rows, block_classes), tl.float32)
     at_result = d_logits + row * n_classes
     for start in range(0, n_classes, block_classes):
@@ -601,7 +674,6 @@ def log_mean_backward_kernel(
         found -= tl.where(x == largest[:, None], of_largest[:, None], 0.0)
         tl.store(at_result[:, None] + k[None, :], found / scale[:, None], mask=mask)
     of_scale = tl.sum(of_scale, 1) / scale
-    of_ratio = tl.sum(of_ratio, 1)
     at = d_temperature + row
     _store_gradient_of_temperature(at, row_mask, lam, scale, of_scale, of_ratio)
 
@@ -618,26 +690,11 @@ def _start(log_mean, ratio):
 
 
 @triton.jit
-def _integrals(
-    a,
-    multiplicity,
-    matrices,
-    collect,
-    nodes,
-    nodes_t,
-    unit_step,
-    tail,
-    block_rows: tl.constexpr,
-    n_nodes: tl.constexpr,
-):
-    """Return the sums over the classes, and what ``_project`` returns."""
-    tiles = _zeros(block_rows, 32, P)
+def _sums_at_points(a, multiplicity, block_rows: tl.constexpr):
+    """Return the sums over the points, each as often as the classes for which it stands."""
     weight = multiplicity * tl.exp(_log_weight(a))
-    sums = _reduce(_add_polynomials(tiles, weight, _variable(a), P), P)
-    collected = _combine(sums, collect, P)
-    functions = _apply(collected, matrices)
-    projected, value = _project(functions, nodes, nodes_t, unit_step, tail, block_rows, n_nodes)
-    return collected, projected, value
+    tiles = _add_polynomials(_zeros(block_rows, 32, P), weight, _variable(a), P)
+    return _reduce(tiles, P)
 
 
 @triton.jit
@@ -646,6 +703,92 @@ def _stretched(below, last: tl.constexpr, lowest: tl.constexpr):
     near = tl.maximum(below, last)
     u = near * -STRETCH / (near - BEND) + TOP
     return (u - lowest) * (2.0 / (TOP - lowest)) - 1.0
+
+
+@triton.jit
+def _mean_at_points(adjoint, a, share, curve, log_spacing):
+    """Return ln f(a) and d ln f / da for fixed Φ."""
+    u = _variable(a)
+    tilted = _value(_coefficients(adjoint, share, P + 1), u, P + 1)
+    bent = _value(_coefficients(adjoint, curve, P + 2), u, P + 2)
+    return tl.log(tilted) + _log_weight(a) + log_spacing, bent / tilted
+
+
+@triton.jit
+def _count(
+    at_row,
+    row_mask,
+    largest,
+    n_classes,
+    n_points: tl.constexpr,
+    last_point: tl.constexpr,
+    lowest: tl.constexpr,
+    masked: tl.constexpr,
+    block_rows: tl.constexpr,
+    block_classes: tl.constexpr,
+):
+    """Return the sums over the classes that tell for how many of them each point stands."""
+    tiles = _zeros(block_rows, block_classes, n_points)
+    for start in range(0, n_classes, block_classes):
+        k = start + tl.arange(0, block_classes)
+        x = _load(at_row, row_mask, k, n_classes, float("-inf"))
+        mask = row_mask[:, None] & (k < n_classes)[None, :]
+        under = _clamp(x - largest[:, None], masked)
+        weight = tl.where(mask, tl.exp(_log_weight(under)), 0.0)
+        at_point = _stretched(under, last_point, lowest)
+        tiles = _add_polynomials(tiles, weight, at_point, n_points)
+    return _reduce(tiles, n_points)
+
+
+@triton.jit
+def _multiplicity(counts, matrix, n: tl.constexpr):
+    """Return Σ_p counts_p times row p of a matrix (n, 32)."""
+    j = tl.arange(0, 32)
+    result = counts[0][:, None] * tl.load(matrix + j)[None, :]
+    for p in tl.static_range(1, n):
+        result += counts[p][:, None] * tl.load(matrix + p * 32 + j)[None, :]
+    return result
+
+
+@triton.jit
+def _coefficients_of_change(change, matrix, n: tl.constexpr):
+    """Return n columns of the product of the change (block_rows, 32) and a matrix (32, 32)."""
+    j = tl.arange(0, 32)
+    at_matrix = matrix + j[:, None] * 32 + j[None, :]
+    product = tl.dot(change, tl.load(at_matrix), input_precision="ieee")
+    result = (_column(product, 0), _column(product, 1))
+    for p in tl.static_range(2, n):
+        result = result + (_column(product, p),)
+    return result
+
+
+@triton.jit
+def _store_locations(
+    at_result,
+    c,
+    at_row,
+    row_mask,
+    largest,
+    n_classes,
+    n_points: tl.constexpr,
+    last_point: tl.constexpr,
+    lowest: tl.constexpr,
+    masked: tl.constexpr,
+    block_rows: tl.constexpr,
+    block_classes: tl.constexpr,
+):
+    """Store a of every class, given a - ln p as coefficients c."""
+    top = _value(c, tl.zeros((block_rows, 1), tl.float32) + 1.0, n_points)
+    for start in range(0, n_classes, block_classes):
+        k = start + tl.arange(0, block_classes)
+        mask = row_mask[:, None] & (k < n_classes)[None, :]
+        x = _load(at_row, row_mask, k, n_classes, float("-inf"))
+        under = _clamp(x - largest[:, None], masked)
+        found = under + (_value(c, _stretched(under, last_point, lowest), n_points) - top)
+        # NaN stays.
+        found = tl.where(found > 0.0, 0.0, found)
+        found = tl.where(x == largest[:, None], 0.0 * found, found)
+        tl.store(at_result[:, None] + k[None, :], found, mask=mask)
 
 
 @triton.jit(do_not_specialize=["n_rows", "n_classes", "temperature_stride"])
@@ -695,36 +838,35 @@ def invert_kernel(
         multiplicity = tl.where(valid & row_mask[:, None], 1.0, 0.0)
     else:
         valid = (j < n_points)[None, :]
-        tiles = _zeros(block_rows, block_classes, n_points)
-        for start in range(0, n_classes, block_classes):
-            k = start + tl.arange(0, block_classes)
-            x = _load(at_row, row_mask, k, n_classes, float("-inf"))
-            mask = row_mask[:, None] & (k < n_classes)[None, :]
-            under = _clamp(x - largest[:, None], masked)
-            weight = tl.where(mask, tl.exp(_log_weight(under)), 0.0)
-            at_point = _stretched(under, last_point, lowest)
-            tiles = _add_polynomials(tiles, weight, at_point, n_points)
-        counts = _reduce(tiles, n_points)
-        multiplicity = counts[0][:, None] * tl.load(to_multiplicity + j)[None, :]
-        for p in tl.static_range(1, n_points):
-            multiplicity += counts[p][:, None] * tl.load(to_multiplicity + p * 32 + j)[None, :]
+        counts = _count(
+            at_row,
+            row_mask,
+            largest,
+            n_classes,
+            n_points,
+            last_point,
+            lowest,
+            masked,
+            block_rows,
+            block_classes,
+        )
+        multiplicity = _multiplicity(counts, to_multiplicity, n_points)
         below = tl.zeros((block_rows, 32), tl.float32) + tl.load(points + j)[None, :]
     matrices = _at_ratio(pieces, ratio, block_rows)
     a = _start(below, ratio)
     for _ in range(n_steps):
-        _collected, projected, _total = _integrals(
-            a, multiplicity, matrices, collect, nodes, nodes_t, unit_step, tail, block_rows, n_nodes
+        sums = _sums_at_points(a, multiplicity, block_rows)
+        _collected, _functions, projected, _total = _integrate(
+            sums, matrices, collect, nodes, nodes_t, unit_step, tail, block_rows, n_nodes
         )
         adjoint = _apply_transposed(matrices, projected)
-        u = _variable(a)
-        tilted = _value(_coefficients(adjoint, share, P + 1), u, P + 1)
-        bent = _value(_coefficients(adjoint, curve, P + 2), u, P + 2)
-        found = tl.log(tilted) + _log_weight(a) + log_spacing
-        a += (below + largest[:, None] - found) * tilted / bent
+        log_mean_there, log_slope = _mean_at_points(adjoint, a, share, curve, log_spacing)
+        a += (below + largest[:, None] - log_mean_there) / log_slope
         top = tl.max(tl.where(valid, a, float("-inf")), 1)
         a -= top[:, None]
-    collected, projected, total = _integrals(
-        a, multiplicity, matrices, collect, nodes, nodes_t, unit_step, tail, block_rows, n_nodes
+    sums = _sums_at_points(a, multiplicity, block_rows)
+    collected, _functions, projected, total = _integrate(
+        sums, matrices, collect, nodes, nodes_t, unit_step, tail, block_rows, n_nodes
     )
     tl.store(value + row, spacing * total, mask=row_mask)
     moved = _apply(collected, _slope_at_ratio(pieces, ratio, block_rows))
@@ -735,22 +877,21 @@ def invert_kernel(
         tl.store(at_result[:, None] + j[None, :], a, mask=mask)
     else:
         change = tl.where(valid, a - below, 0.0)
-        at_matrix = to_coefficients + j[:, None] * 32 + j[None, :]
-        product = tl.dot(change, tl.load(at_matrix), input_precision="ieee")
-        c = (_column(product, 0), _column(product, 1))
-        for p in tl.static_range(2, n_points):
-            c = c + (_column(product, p),)
-        top = _value(c, tl.zeros((block_rows, 1), tl.float32) + 1.0, n_points)
-        for start in range(0, n_classes, block_classes):
-            k = start + tl.arange(0, block_classes)
-            mask = row_mask[:, None] & (k < n_classes)[None, :]
-            x = _load(at_row, row_mask, k, n_classes, float("-inf"))
-            under = _clamp(x - largest[:, None], masked)
-            found = under + (_value(c, _stretched(under, last_point, lowest), n_points) - top)
-            # NaN stays.
-            found = tl.where(found > 0.0, 0.0, found)
-            found = tl.where(x == largest[:, None], 0.0 * found, found)
-            tl.store(at_result[:, None] + k[None, :], found, mask=mask)
+        c = _coefficients_of_change(change, to_coefficients, n_points)
+        _store_locations(
+            at_result,
+            c,
+            at_row,
+            row_mask,
+            largest,
+            n_classes,
+            n_points,
+            last_point,
+            lowest,
+            masked,
+            block_rows,
+            block_classes,
+        )
 
 
 @triton.jit
