@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from simplexcal.concrete import _potential
+from simplexcal.concrete import _fused, _potential
 from simplexcal.concrete._chebyshev import (
     BEND,
     FADING,
@@ -107,10 +107,28 @@ def moments(probs: Tensor, log_mean: Tensor, temperature: Tensor) -> Moments:
     return _potential.moments_at(a, potential._replace(mean=probs), temperature)
 
 
+def invert(log_mean: Tensor, temperature: Tensor) -> Inverse:
+    """Return the shifted logits with this mean, and the potential there; without derivatives.
+
+    Args:
+        log_mean: ln p with Σ_k p_k = 1, (N, K).
+        temperature: λ, (N,).
+    """
+    if _fused.applies(log_mean, temperature):
+        return _invert_fused(log_mean, temperature)
+    return invert_in_torch(log_mean, temperature)
+
+
+@torch.no_grad()
+def _invert_fused(log_mean: Tensor, temperature: Tensor) -> Inverse:
+    a, value, slope = _fused.operators().invert(log_mean, temperature)
+    return Inverse(a, Potential(value, log_mean.exp(), slope))
+
+
 @torch.no_grad()
 @without_autocast
-def invert(log_mean: Tensor, temperature: Tensor) -> Inverse:
-    """Return the shifted logits with this mean, and the potential there.
+def invert_in_torch(log_mean: Tensor, temperature: Tensor) -> Inverse:
+    """Return the shifted logits and the potential by operators of torch.
 
     Args:
         log_mean: ln p with Σ_k p_k = 1, (N, K).

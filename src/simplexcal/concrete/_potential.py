@@ -20,6 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from simplexcal.concrete import _fused
 from simplexcal.concrete._chebyshev import (
     Classes,
     locate,
@@ -168,9 +169,22 @@ def moments_at(a: Tensor, potential: Potential, temperature: Tensor) -> Moments:
     return Moments(mean, entropy, expected_entropy, total - expected_entropy)
 
 
-@without_autocast
 def mean(logits: Tensor, temperature: Tensor) -> Tensor:
     """Return ∂m/∂a: the mean of the Concrete distribution.
+
+    Args:
+        logits: Location, (N, K).
+        temperature: λ, (N,).
+    """
+    if _fused.applies(logits, temperature):
+        found: Tensor = _fused.operators().mean(logits, temperature)
+        return found
+    return mean_in_torch(logits, temperature)
+
+
+@without_autocast
+def mean_in_torch(logits: Tensor, temperature: Tensor) -> Tensor:
+    """Return the mean by operators of torch.
 
     Args:
         logits: Location, (N, K).
@@ -182,9 +196,23 @@ def mean(logits: Tensor, temperature: Tensor) -> Tensor:
     return _normalise(mass, logits)
 
 
-@without_autocast
 def log_mean_at(logits: Tensor, temperature: Tensor, labels: Tensor) -> Tensor:
     """Return ln ∂m/∂a_y (N, M) in log space, without computing it for the other classes.
+
+    Args:
+        logits: Location, (N, K).
+        temperature: λ, (N,).
+        labels: M classes y of each row, (N, M).
+    """
+    if _fused.applies_to_labels(logits, temperature, labels):
+        found: Tensor = _fused.operators().log_mean_at(logits, temperature, labels)
+        return found
+    return log_mean_at_in_torch(logits, temperature, labels)
+
+
+@without_autocast
+def log_mean_at_in_torch(logits: Tensor, temperature: Tensor, labels: Tensor) -> Tensor:
+    """Return ln ∂m/∂a_y (N, M) by operators of torch.
 
     Args:
         logits: Location, (N, K).
@@ -202,9 +230,21 @@ def log_mean_at(logits: Tensor, temperature: Tensor, labels: Tensor) -> Tensor:
     return log_mass + math.log(kernel.spacing)
 
 
-@without_autocast
 def potential(logits: Tensor, temperature: Tensor) -> Potential:
     """Return m and both its derivatives.
+
+    Args:
+        logits: Location, (N, K).
+        temperature: λ, (N,).
+    """
+    if _fused.applies_with_reference_gradient(logits, temperature):
+        return Potential(*_fused.operators().potential(logits, temperature))
+    return potential_in_torch(logits, temperature)
+
+
+@without_autocast
+def potential_in_torch(logits: Tensor, temperature: Tensor) -> Potential:
+    """Return m and both its derivatives by operators of torch.
 
     The products are float64: the differential entropy multiplies the error of m by K.
 
