@@ -230,15 +230,20 @@ def test_the_moments_of_a_mean_are_those_of_its_distribution(
             torch.testing.assert_close(through_logits, probs, rtol=0, atol=mean)
 
 
-def test_what_is_no_mean_gets_one_clear_sentence() -> None:
-    with pytest.raises(ValueError, match="`probs`"):
-        Concrete.from_mean(torch.tensor([0.5, 0.6]), 1.0)
-    with pytest.raises(ValueError, match="`probs`"):
-        Concrete.from_mean(torch.tensor([1.5, -0.5]), 1.0)
-    with pytest.raises(ValueError, match="`temperature` must be positive"):
-        Concrete.from_mean(torch.tensor([0.5, 0.5]), 0.0)
-    with pytest.raises(ValueError, match=r"`probs` must have shape \(\.\.\., K\)"):
-        Concrete.from_mean(torch.tensor([1.0]), 1.0)
+@pytest.mark.parametrize(
+    ("probs", "temperature", "message"),
+    [
+        ([0.5, 0.6], 1.0, "`probs`"),
+        ([1.5, -0.5], 1.0, "`probs`"),
+        ([0.5, 0.5], 0.0, "`temperature` must be positive"),
+        ([1.0], 1.0, r"`probs` must have shape \(\.\.\., K\)"),
+    ],
+)
+def test_what_is_no_mean_gets_one_clear_sentence(
+    probs: list[float], temperature: float, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        Concrete.from_mean(torch.tensor(probs), temperature, validate_args=True)
 
 
 def test_shapes_are_those_of_torch_distributions() -> None:
