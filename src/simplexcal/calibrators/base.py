@@ -106,9 +106,18 @@ class Calibrator(nn.Module, ABC):
         return None
 
     def __repr__(self) -> str:
-        names = inspect.signature(type(self)).parameters
-        settings = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
-        return f"{type(self).__name__}({settings})"
+        settings = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._own_settings())
+        parts = [settings, ", ".join(self.describe_fit())]
+        return f"{type(self).__name__}({'; '.join(filter(None, parts))})"
+
+    def describe_fit(self) -> list[str]:
+        """Return what a fitted calibrator says of itself, an empty list before the fit."""
+        if self.n_classes is None:
+            return []
+        parts = [f"{self.n_classes} classes"]
+        if self.global_temperature is not None:
+            parts.append(f"T = {self.global_temperature:.4g}")
+        return parts
 
     def fit(
         self,
@@ -295,6 +304,14 @@ class Calibrator(nn.Module, ABC):
         # The module of files builds on this one, so that it can only be imported later.
         files = import_module("simplexcal.io")
         files.save_calibrator(self, path)
+
+    def _own_settings(self) -> list[str]:
+        """Return the names of the settings that are not the defaults."""
+        parameters = inspect.signature(type(self)).parameters
+        if any(parameter.default is parameter.empty for parameter in parameters.values()):
+            return list(parameters)
+        default = type(self)()
+        return [name for name in parameters if getattr(self, name) != getattr(default, name)]
 
     @abstractmethod
     def _build(
