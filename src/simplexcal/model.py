@@ -374,6 +374,11 @@ def _calibrator(method: str | Calibrator) -> Calibrator:
     """Return the calibrator itself, or a new one by its key."""
     if isinstance(method, Calibrator):
         return method
+    if not isinstance(method, str):
+        raise TypeError(
+            f"`method` must be a Calibrator or a key of CALIBRATORS; got {type(method).__name__}. "
+            "Inputs and labels are one argument: calibrate(net, (inputs, labels))."
+        )
     if method not in CALIBRATORS:
         raise ValueError(
             f"`method` must be a Calibrator or one of {', '.join(CALIBRATORS)}; got {method!r}."

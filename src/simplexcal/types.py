@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -207,9 +208,10 @@ def _describe(record: "Outputs | Prediction") -> str:
 
 def _as_rows(rows: Tensor | slice | int, n: int) -> Tensor | slice:
     """Return an index that keeps the dimension of the inputs: one input is a record of one."""
-    if not isinstance(rows, int):
+    is_number = isinstance(rows, int | np.integer)
+    if not is_number and not (isinstance(rows, Tensor) and rows.ndim == 0):
         return rows
-    row = range(n)[rows]
+    row = range(n)[int(rows)]
     return slice(row, row + 1)
 
 

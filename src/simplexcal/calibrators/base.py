@@ -153,6 +153,12 @@ class Calibrator(nn.Module, ABC):
         if self._reads_logits_alone(mixup):
             outputs = Outputs(outputs.logits)
         _check_finite(outputs)
+        if _are_probs(outputs.logits):
+            warn_caller(
+                "The logits of `outputs` are rows of probabilities, but must be the values before "
+                "the softmax. If they are probabilities, pass Outputs.from_probs(probs), or call "
+                "them `probs` in a file."
+            )
         check_generator(generator)
         self.thresholds = {}
         self.fit_digest = _digest(all_outputs)
