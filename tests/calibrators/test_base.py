@@ -226,7 +226,8 @@ def test_a_calibrator_names_its_settings_unless_they_are_the_defaults() -> None:
 
 def test_probabilities_in_place_of_logits_are_a_warning() -> None:
     probs = torch.tensor([[0.7, 0.3], [0.4, 0.6], [0.8, 0.2]]).repeat(20, 1)
-    labels = torch.tensor([0, 1, 1]).repeat(20)
+    labels = torch.tensor([0, 1, 0]).repeat(20)
+    labels[::7] = 1 - labels[::7]
     with pytest.warns(
         UserWarning, match=r"are rows of probabilities.*Outputs\.from_probs\(probs\)"
     ):

@@ -292,7 +292,8 @@ def test_data_of_the_fit_are_a_warning_where_they_are_evaluated(
     assert warning not in capsys.readouterr().err
 
 
-def test_a_fit_names_the_next_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("folder")
+def test_a_fit_names_the_next_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert simplexcal("calibrate val.npz --method ts -o own.safetensors") == 0
     last = capsys.readouterr().out.splitlines()[-1]
     command = last.partition(": simplexcal ")[2].replace("DATA", "val.npz")

@@ -153,7 +153,7 @@ class Calibrator(nn.Module, ABC):
         if self._reads_logits_alone(mixup):
             outputs = Outputs(outputs.logits)
         _check_finite(outputs)
-        if _are_probs(outputs.logits):
+        if _look_like_softmax(outputs.logits):
             warn_caller(
                 "The logits of `outputs` are rows of probabilities, but must be the values before "
                 "the softmax. If they are probabilities, pass Outputs.from_probs(probs), or call "
@@ -528,6 +528,11 @@ def _are_probs(logits: Tensor) -> bool:
     except ValueError:
         return False
     return len(logits) > 0
+
+
+def _look_like_softmax(logits: Tensor) -> bool:
+    """Return whether all rows are distributions, and not all of them one-hot."""
+    return bool(((logits > 0) & (logits < 1)).any()) and _are_probs(logits)
 
 
 def _check_finite(outputs: Outputs) -> None:

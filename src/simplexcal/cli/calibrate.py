@@ -133,6 +133,6 @@ def _describe(record: dict[str, Any]) -> str:
     template = (
         "{output}: {method} on {n} inputs of {n_classes} classes, {seconds:.1f} s.\n"
         "NLL on these inputs: {nll_before:.4f} before, {nll_after:.4f} after.\n"
-        "Next, on other held-out data: simplexcal evaluate DATA --calibrator {output}"
+        "Next, on other data: simplexcal evaluate DATA --calibrator {output}"
     )
     return template.format(**record)
