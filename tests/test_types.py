@@ -154,7 +154,7 @@ def test_one_input_is_a_record_of_one(row: int, generator: torch.Generator) -> N
     assert repr(one) == "Prediction(1 input, 3 classes: probs, label, aleatoric)"
     assert torch.equal(one.probs, many.probs[2:])
     assert len(Outputs(many.probs)[row]) == 1
-    assert [len(record) for record in many] == [1, 1, 1]
+    assert [len(record) for record in many] == [1, 1, 1]  # type: ignore[attr-defined]
     with pytest.raises(IndexError):
         many[3]
 

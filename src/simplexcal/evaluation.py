@@ -164,7 +164,7 @@ class OODEvaluation:
         return asdict(self)
 
     def __str__(self) -> str:
-        rows = [OOD_HEADER]
+        rows: list[tuple[str, ...]] = [OOD_HEADER]
         numbers = self.as_dict()
         for score, title in OOD_SCORES.items():
             found = [numbers[f"{score}_{number}"] for number in OOD_NUMBERS]

@@ -208,10 +208,11 @@ def _describe(record: "Outputs | Prediction") -> str:
 
 def _as_rows(rows: Tensor | slice | int, n: int) -> Tensor | slice:
     """Return an index that keeps the dimension of the inputs: one input is a record of one."""
-    is_number = isinstance(rows, int | np.integer)
-    if not is_number and not (isinstance(rows, Tensor) and rows.ndim == 0):
+    if isinstance(rows, Tensor) and rows.ndim == 0:
+        rows = int(rows)
+    if not isinstance(rows, int | np.integer):
         return rows
-    row = range(n)[int(rows)]
+    row = range(n)[rows]
     return slice(row, row + 1)
 
 

@@ -1063,6 +1063,16 @@ def long_words(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(path, predictions, labels, class_names=names, ids=ids)
 
 
+@pytest.mark.parametrize("width", [1280, 1000, 700, 500])
+def test_the_confidence_of_a_mistake_is_not_broken_within_a_word(show: Open, width: int) -> None:
+    page = show(width=width)
+    heights = "nodes => nodes.map(x => x.clientHeight / parseFloat(getComputedStyle(x).lineHeight))"
+    rows = page.locator(".mistakes dl div").filter(has_text=re.compile("^(Confidence|Before)"))
+    lines = rows.locator("dt, dd").evaluate_all(heights)
+    assert len(lines) >= 24
+    assert max(lines) < 1.5
+
+
 def test_long_ids_and_names_leave_room_on_a_phone(show: Open, long_words: Path) -> None:
     page = show(long_words, width=390)
     for title in ("classes", "pairs", "mistakes"):
