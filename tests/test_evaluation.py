@@ -173,3 +173,46 @@ def test_a_score_that_one_side_lacks_is_none() -> None:
     e = sc.evaluate_ood(p, Prediction(p.probs, p.label, p.aleatoric))
     assert e.aleatoric_auroc == 0.5
     assert e.epistemic_auroc is e.mutual_information_fpr_95 is None
+
+
+def printed_cells(record: object) -> dict[str, list[str]]:
+    table, _ = str(record).split("\n\n")
+    lines = table.splitlines()
+    assert len(set(map(len, lines))) == 1
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {row[0]: row[1:] for row in rows}
+
+
+def test_an_evaluation_is_printed_as_a_table() -> None:
+    p = prediction(400)
+    e = sc.evaluate(p, drawn(p.probs))
+    assert max(map(len, str(e).splitlines())) <= 80
+    cells = printed_cells(e)
+    assert cells["accuracy %"] == [f"{100 * e.accuracy:.2f}"]
+    assert cells["confidence %"] == [f"{100 * e.confidence:.2f}"]
+    assert cells["ECE %"] == [f"{100 * e.ece:.2f}"]
+    assert cells["NLL"] == [f"{e.nll:.4f}"]
+    assert cells["Brier"] == [f"{e.brier:.4f}"]
+    notes = " ".join(str(e).split("\n\n")[1].split())
+    assert notes.startswith("400 inputs of 5 classes.")
+    assert f"up to {100 * e.ece_floor_95:.2f} %." in notes
+    assert notes.endswith(f" is {100 * e.ece_low:.2f} to {100 * e.ece_high:.2f} %.")
+    assert repr(e).startswith("Evaluation(n=400, n_classes=5, accuracy=")
+
+
+def test_an_ood_evaluation_is_printed_as_a_table_of_the_scores_that_there_are() -> None:
+    inside = prediction(300)
+    outside = prediction(100, seed=1, sharpness=0.5)
+    e = sc.evaluate_ood(inside, outside)
+    assert max(map(len, str(e).splitlines())) <= 80
+    cells = printed_cells(e)
+    for name, title in (("confidence", "confidence"), ("epistemic", "epistemic uncertainty")):
+        numbers = [getattr(e, f"{name}_{number}") for number in ("auroc", "aupr", "fpr_95")]
+        assert cells[title] == [f"{100 * value:.1f}" for value in numbers]
+    assert "AUPR: average precision where OOD inputs are to be found; 25.0 is chance." in " ".join(
+        str(e).split()
+    )
+    bare = sc.evaluate_ood(
+        Prediction(inside.probs, inside.label), Prediction(outside.probs, outside.label)
+    )
+    assert list(printed_cells(bare)) == ["score", ":---------", "confidence"]

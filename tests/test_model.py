@@ -1015,3 +1015,28 @@ def test_what_holds_no_inputs_gets_one_clear_sentence() -> None:
         model.predict(iter([]))
     with pytest.raises(TypeError, match=r"^`x` must be a tensor, .*; got int\.$"):
         model.predict(3)
+
+
+@pytest.mark.parametrize("head", [None, "2"])
+def test_a_network_that_cannot_have_the_classes_is_an_error_when_loaded(
+    head: str | None, tmp_path: Path
+) -> None:
+    logits = torch.tensor([[2.0, 0.0, 1.0], [0.0, 1.0, 0.5], [0.0, 0.0, 3.0], [0.0, 2.0, 0.0]])
+    path = tmp_path / "ts.safetensors"
+    TemperatureScaling().fit(logits.repeat(9, 1), torch.tensor([0, 1, 2, 0]).repeat(9)).save(path)
+    net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
+    expected = r"is for 3 classes; `net` has no linear layer with so many outputs.* has 2\."
+    with pytest.raises(ValueError, match=expected):
+        load(path, net, head=head)
+    # A layer inside may have as many outputs; only a named head is known.
+    inner = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    load(path, inner)
+    with pytest.raises(ValueError, match=r"is for 3 classes"):
+        load(path, inner, head="2")
+
+
+def test_labels_in_the_place_of_the_method_are_named_in_one_line() -> None:
+    net = make_net()
+    images, labels = make_data(net)
+    with pytest.raises(TypeError, match=r"got Tensor\. .* calibrate\(net, \(inputs, labels\)\)\.$"):
+        calibrate(net, images, labels)  # type: ignore[arg-type]

@@ -145,3 +145,21 @@ def test_outputs_leave_the_graph_of_the_network_behind() -> None:
     assert not outputs.features.requires_grad
     leaf = torch.zeros(4, 2, requires_grad=True)
     assert Outputs(leaf).logits is leaf
+
+
+@pytest.mark.parametrize("row", [2, -1, np.int64(2), torch.tensor(2)])
+def test_one_input_is_a_record_of_one(row: int, generator: torch.Generator) -> None:
+    many = prediction(3, generator)
+    one = many[row]
+    assert repr(one) == "Prediction(1 input, 3 classes: probs, label, aleatoric)"
+    assert torch.equal(one.probs, many.probs[2:])
+    assert len(Outputs(many.probs)[row]) == 1
+    assert [len(record) for record in many] == [1, 1, 1]  # type: ignore[attr-defined]
+    with pytest.raises(IndexError):
+        many[3]
+
+
+def test_rows_are_chosen_by_lists_and_arrays_too(generator: torch.Generator) -> None:
+    many = prediction(3, generator)
+    for rows in ([0, 2], np.array([0, 2]), np.array([True, False, True])):
+        assert torch.equal(many[rows].probs, many.probs[[0, 2]])  # type: ignore[index]

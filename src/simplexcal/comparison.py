@@ -1,29 +1,26 @@
 """A calibrated network beside the same network before calibration, on the same inputs."""
 
-import textwrap
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from simplexcal.evaluation import Evaluation, evaluate, markdown_table
+from simplexcal.evaluation import (
+    SCORES,
+    Evaluation,
+    describe_sample,
+    evaluate,
+    markdown_table,
+    wrap,
+)
 from simplexcal.metrics._binning import N_BINS
 from simplexcal.report import verdict
 from simplexcal.report._format import SPACE
 from simplexcal.report._paired import Change, brier_change, ece_change, nll_change
 from simplexcal.types import Prediction
 
-WIDTH = 80  # columns of a terminal
 HEADER = ("", "before", "after", "change", "95 % interval", "p")
-# Title, factor and digits of each score in the table.
-SCORES = {
-    "accuracy": ("accuracy %", 100, 2),
-    "confidence": ("confidence %", 100, 2),
-    "ece": ("ECE %", 100, 2),
-    "nll": ("NLL", 1, 4),
-    "brier": ("Brier", 1, 4),
-}
 
 
 @dataclass(frozen=True)
@@ -57,14 +54,9 @@ class Comparison:
         return asdict(self)
 
     def __str__(self) -> str:
-        e = self.after
         rows = [HEADER, *map(self._row, SCORES)]
-        notes = (
-            f"{self.method} on {e.n} inputs of {e.n_classes} classes. By chance alone, the ECE of "
-            f"a perfectly calibrated model would be up to {100 * e.ece_floor_95:.2f} %."
-        )
-        lines = [*textwrap.wrap(notes, WIDTH), *textwrap.wrap(self.verdict, WIDTH)]
-        return "\n".join([markdown_table(rows), "", *lines])
+        notes = wrap(f"{self.method} on {describe_sample(self.after)}")
+        return f"{markdown_table(rows)}\n\n{notes}\n{wrap(self.verdict)}"
 
     def _row(self, score: str) -> tuple[str, ...]:
         """Return the cells of one score; accuracy and mean confidence are not tested."""

@@ -1,5 +1,6 @@
 """Evaluation of predictions: records of numbers, and tables of them."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
@@ -24,7 +25,29 @@ LEGEND = (
     "so an ECE within it is no evidence of an error. NLL: negative log-likelihood. AURC: area "
     "under the risk-coverage curve. Lower is better for all; acc. is the accuracy."
 )
+# Title, factor and digits of each score in the table of one evaluation.
+SCORES = {
+    "accuracy": ("accuracy %", 100, 2),
+    "confidence": ("confidence %", 100, 2),
+    "ece": ("ECE %", 100, 2),
+    "nll": ("NLL", 1, 4),
+    "brier": ("Brier", 1, 4),
+}
+OOD_SCORES = {
+    "confidence": "confidence",
+    "aleatoric": "aleatoric uncertainty",
+    "epistemic": "epistemic uncertainty",
+    "mutual_information": "mutual information",
+}
+OOD_NUMBERS = ("auroc", "aupr", "fpr_95")
+OOD_HEADER = ("score", "AUROC %", "AUPR %", "FPR95 %")
+OOD_LEGEND = (
+    "AUROC: share of the pairs of which the OOD input is the less certain one; 50 is chance. "
+    "AUPR: average precision where OOD inputs are to be found; {base:.1f} is chance. FPR95: share "
+    "of the in-distribution inputs that are flagged too where 95 % of the OOD inputs are."
+)
 WIDTH = 80  # columns of a terminal
+GLUE = "\u202f"  # a space at which no line is broken
 MIN_NAME_WIDTH = 8
 
 
@@ -33,7 +56,7 @@ class Evaluation:
     """How good a prediction is, in plain numbers.
 
     Errors are fractions, logarithms natural. ``simplexcal.metrics`` describes each number where it
-    is computed.
+    is computed. Printed, it is a table of the main numbers; `as_dict` has all.
 
     Args:
         n: Number of inputs, N.
@@ -87,6 +110,14 @@ class Evaluation:
         """Return names and numbers, in the order of the arguments."""
         return asdict(self)
 
+    def __str__(self) -> str:
+        rows = [("", "value")]
+        for score, (title, factor, digits) in SCORES.items():
+            rows.append((title, f"{factor * getattr(self, score):.{digits}f}"))
+        interval = f"{100 * self.ece_low:.2f} to {100 * self.ece_high:.2f} %"
+        notes = f"{describe_sample(self)} The 95 % interval for the true error is {interval}."
+        return f"{markdown_table(rows)}\n\n{wrap(notes)}"
+
 
 @dataclass(frozen=True)
 class OODEvaluation:
@@ -94,7 +125,7 @@ class OODEvaluation:
 
     Each score has three numbers: the area under the ROC curve (``auroc``), the average precision
     (``aupr``) and the false-positive rate at a true-positive rate of 95 % (``fpr_95``). They are
-    None where one of the predictions lacks the score.
+    None where one of the predictions lacks the score. Printed, they are a table.
 
     Args:
         n_in: Number of in-distribution inputs.
@@ -131,6 +162,17 @@ class OODEvaluation:
     def as_dict(self) -> dict[str, int | float | None]:
         """Return names and numbers, in the order of the arguments."""
         return asdict(self)
+
+    def __str__(self) -> str:
+        rows: list[tuple[str, ...]] = [OOD_HEADER]
+        numbers = self.as_dict()
+        for score, title in OOD_SCORES.items():
+            found = [numbers[f"{score}_{number}"] for number in OOD_NUMBERS]
+            cells = [f"{100 * value:.1f}" for value in found if value is not None]
+            if cells:
+                rows.append((title, *cells))
+        notes = f"{self.n_in} in-distribution and {self.n_out} OOD inputs. {ood_legend(self)}"
+        return f"{markdown_table(rows)}\n\n{wrap(notes)}"
 
 
 @torch.no_grad()
@@ -223,6 +265,40 @@ def tabulate(evaluations: Mapping[str, Evaluation]) -> str:
     room = WIDTH - sum(widths) - 3 * len(HEADER) - 1
     names = [shorten(name, max(room, MIN_NAME_WIDTH)) for name in (HEADER[0], *evaluations)]
     return markdown_table([[name, *row] for name, row in zip(names, cells, strict=True)])
+
+
+def describe_sample(evaluation: Evaluation) -> str:
+    """Return the size of the data, and the ECE that chance alone gives there.
+
+    Args:
+        evaluation: An evaluation on the data.
+    """
+    floor = 100 * evaluation.ece_floor_95
+    return (
+        f"{evaluation.n} inputs of {evaluation.n_classes} classes. By chance alone, the ECE of a "
+        f"perfectly calibrated model would be up to {floor:.2f} %."
+    )
+
+
+def ood_legend(evaluation: OODEvaluation) -> str:
+    """Return what the numbers of OOD detection mean.
+
+    Args:
+        evaluation: An evaluation, whose numbers of inputs give the average precision of chance.
+    """
+    base = 100 * evaluation.n_out / (evaluation.n_in + evaluation.n_out)
+    return OOD_LEGEND.format(base=base)
+
+
+def wrap(text: str) -> str:
+    """Return a paragraph in lines that a terminal of 80 columns shows whole.
+
+    Args:
+        text: The paragraph. A number and its percent sign stay on one line.
+    """
+    text = text.replace(" %", GLUE + "%")
+    lines = textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
+    return lines.replace(GLUE, " ")
 
 
 def shorten(name: str, width: int) -> str:

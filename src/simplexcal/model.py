@@ -67,9 +67,7 @@ class CalibratedModel(nn.Module):
         calibrator = self.calibrator
         if calibrator.n_classes is None:
             return f"{type(self).__name__}({calibrator.abbreviation}, not fitted)"
-        parts = [calibrator.abbreviation, f"{calibrator.n_classes} classes"]
-        if calibrator.global_temperature is not None:
-            parts.append(f"T = {calibrator.global_temperature:.4g}")
+        parts = [calibrator.abbreviation, *calibrator.describe_fit()]
         fit = self.fit_summary
         if fit is not None:
             nll = f"NLL {fit.nll_before:.4f} -> {fit.nll_after:.4f}"
@@ -329,7 +327,8 @@ def calibrate(
 def load(path: str | Path, net: nn.Module, *, head: str | None = None) -> CalibratedModel:
     """Return the model that ``CalibratedModel.save`` wrote, around the same network.
 
-    A calibrator that was saved without a fingerprint is accepted for any network.
+    A calibrator that was saved without a fingerprint is accepted for any network that can have its
+    classes.
 
     Args:
         path: The file.
@@ -341,6 +340,7 @@ def load(path: str | Path, net: nn.Module, *, head: str | None = None) -> Calibr
     """
     calibrator, header = read_calibrator(path)
     backbone = Backbone(net, head)
+    _check_n_classes(calibrator, backbone, head, path)
     check_fingerprint(header, backbone, path)
     return CalibratedModel(backbone, calibrator)
 
@@ -374,6 +374,11 @@ def _calibrator(method: str | Calibrator) -> Calibrator:
     """Return the calibrator itself, or a new one by its key."""
     if isinstance(method, Calibrator):
         return method
+    if not isinstance(method, str):
+        raise TypeError(
+            f"`method` must be a Calibrator or a key of CALIBRATORS; got {type(method).__name__}. "
+            "Inputs and labels are one argument: calibrate(net, (inputs, labels))."
+        )
     if method not in CALIBRATORS:
         raise ValueError(
             f"`method` must be a Calibrator or one of {', '.join(CALIBRATORS)}; got {method!r}."
@@ -396,6 +401,26 @@ def _check_order(data: Any) -> None:
             "`sample_weight` must be in the order of the data, which this DataLoader may change; "
             f"its sampler is a {type(sampler).__name__}. Pass DataLoader(..., shuffle=False) "
             "or a pair (inputs, labels)."
+        )
+
+
+def _check_n_classes(
+    calibrator: Calibrator, backbone: Backbone, head: str | None, path: str | Path
+) -> None:
+    """Raise ValueError where no linear layer, or not the head, has an output for each class.
+
+    Which layer is the head is known from the first call on, unless it is named.
+    """
+    if head is None:
+        layers = [module for module in backbone.net.modules() if isinstance(module, nn.Linear)]
+    else:
+        layers = [backbone.head]
+    sizes = [layer.out_features for layer in layers]
+    if sizes and calibrator.n_classes not in sizes:
+        raise ValueError(
+            f"'{path}' is for {calibrator.n_classes} classes; `net` has no linear layer with so "
+            f"many outputs, and its last one has {sizes[-1]}. Pass the network of the fit, or "
+            "calibrate this one."
         )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -90,7 +91,8 @@ class Outputs:
     def __len__(self) -> int:
         return len(self.logits)
 
-    def __getitem__(self, rows: Tensor | slice) -> Self:
+    def __getitem__(self, rows: Tensor | slice | int) -> Self:
+        rows = _as_rows(rows, len(self))
         return _map_tensors(self, lambda x: x[rows])
 
     def to(self, target: torch.device | str | torch.dtype) -> Self:
@@ -147,7 +149,8 @@ class Prediction:
     def __len__(self) -> int:
         return len(self.probs)
 
-    def __getitem__(self, rows: Tensor | slice) -> Self:
+    def __getitem__(self, rows: Tensor | slice | int) -> Self:
+        rows = _as_rows(rows, len(self))
         return _map_tensors(self, lambda x: x[rows])
 
     def to(self, device: torch.device | str) -> Self:
@@ -197,7 +200,20 @@ def _describe(record: "Outputs | Prediction") -> str:
     """Return a record in one line: the tensors of many inputs would fill pages."""
     tensors = {name: tensor for name, tensor in vars(record).items() if tensor is not None}
     n, k = next(iter(tensors.values())).shape
-    return f"{type(record).__name__}({n} inputs, {k} classes: {', '.join(tensors)})"
+    inputs = f"{n} inputs"
+    if n == 1:
+        inputs = "1 input"
+    return f"{type(record).__name__}({inputs}, {k} classes: {', '.join(tensors)})"
+
+
+def _as_rows(rows: Tensor | slice | int, n: int) -> Tensor | slice:
+    """Return an index that keeps the dimension of the inputs: one input is a record of one."""
+    if isinstance(rows, Tensor) and rows.ndim == 0:
+        rows = int(rows)
+    if not isinstance(rows, int | np.integer):
+        return rows
+    row = range(n)[rows]
+    return slice(row, row + 1)
 
 
 def _without_graph(tensor: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """What every method promises by being a Calibrator."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,7 +9,16 @@ from helpers.methods import METHODS
 from helpers.quick_heads import quick_heads
 from torch import Generator, Tensor, nn
 
-from simplexcal import Calibrator, FeatureMixup, NotFittedError, Outputs, Uncalibrated
+from simplexcal import (
+    Calibrator,
+    FeatureMixup,
+    NotFittedError,
+    Outputs,
+    SimplexTemperatureScaling,
+    TemperatureScaling,
+    Uncalibrated,
+    load_calibrator,
+)
 from simplexcal.types import restore_argmax
 
 K, D = 3, 4
@@ -194,3 +204,32 @@ def test_mixes_of_another_network_are_refused(method: str) -> None:
         match=r"`features` must have the 2 columns of the fit; got 4. Take them, and the ",
     ):
         METHODS[method]().fit(narrower, labels, mixup=mixup)
+
+
+def test_a_fitted_calibrator_says_what_it_was_fitted_to(tmp_path: Path) -> None:
+    logits = torch.tensor([[2.0, 0.0, -1.0], [0.0, 1.0, 0.5], [1.0, 1.5, 0.0], [0.0, 0.0, 3.0]])
+    calibrator = TemperatureScaling()
+    assert repr(calibrator) == "TemperatureScaling()"
+    calibrator.fit(logits.repeat(20, 1), torch.tensor([0, 1, 0, 2]).repeat(20))
+    expected = f"TemperatureScaling(3 classes, T = {calibrator.temperature.item():.4g})"
+    assert repr(calibrator) == expected
+    calibrator.save(tmp_path / "ts.safetensors")
+    assert repr(load_calibrator(tmp_path / "ts.safetensors")) == expected
+
+
+def test_a_calibrator_names_its_settings_unless_they_are_the_defaults() -> None:
+    made = SimplexTemperatureScaling(n_steps=7, widths=(8, 4))
+    assert repr(made) == "SimplexTemperatureScaling(widths=(8, 4), n_steps=7)"
+    made.build(5, None)
+    assert repr(made) == "SimplexTemperatureScaling(widths=(8, 4), n_steps=7; 5 classes, T = 1)"
+
+
+def test_probabilities_in_place_of_logits_are_a_warning() -> None:
+    probs = torch.tensor([[0.7, 0.3], [0.4, 0.6], [0.8, 0.2]]).repeat(20, 1)
+    labels = torch.tensor([0, 1, 0]).repeat(20)
+    labels[::7] = 1 - labels[::7]
+    with pytest.warns(
+        UserWarning, match=r"are rows of probabilities.*Outputs\.from_probs\(probs\)"
+    ):
+        TemperatureScaling().fit(Outputs(probs), labels)
+    TemperatureScaling().fit(Outputs.from_probs(probs), labels)

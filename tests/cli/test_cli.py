@@ -284,3 +284,26 @@ def test_predictions_are_not_taken_for_the_method_that_their_file_is_called_afte
     assert simplexcal(f"report {name}.parquet -o page.html") == 0
     page = (fitted / "page.html").read_text()
     assert CALIBRATORS[name].title not in page
+
+
+@pytest.mark.parametrize("command", ["evaluate", "report -o page.html"])
+def test_data_of_the_fit_are_a_warning_where_they_are_evaluated(
+    command: str, fitted: Path, arrays: Arrays, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert simplexcal("calibrate val.npz --method ts -o own.safetensors") == 0
+    np.savez(fitted / "new.npz", logits=arrays["logits"][::2], labels=arrays["labels"][::2])
+    capsys.readouterr()
+    assert simplexcal(f"{command} val.npz --calibrator own.safetensors") == 0
+    warning = "'own.safetensors' was fitted to the data in 'val.npz'"
+    assert capsys.readouterr().err.startswith(f"warning: {warning}")
+    assert simplexcal(f"{command} new.npz --calibrator own.safetensors") == 0
+    assert warning not in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_fit_names_the_next_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert simplexcal("calibrate val.npz --method ts -o own.safetensors") == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    command = last.partition(": simplexcal ")[2].replace("DATA", "val.npz")
+    assert command.startswith("evaluate ")
+    assert simplexcal(command) == 0

@@ -1063,6 +1063,20 @@ def long_words(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(path, predictions, labels, class_names=names, ids=ids)
 
 
+@pytest.mark.parametrize("width", [1280, 500])
+def test_the_confidence_of_a_mistake_is_not_broken_within_a_word(
+    show: Open, tmp_path: Path, width: int
+) -> None:
+    predictions, labels = network(300)
+    images = torch.zeros(300, 8, 8)
+    path = write_report(tmp_path / "page.html", {"sts": predictions["sts"]}, labels, images=images)
+    heights = "nodes => nodes.map(x => x.clientHeight / parseFloat(getComputedStyle(x).lineHeight))"
+    rows = show(path, width).locator(".mistakes dl div").filter(has_text="Confidence")
+    lines = rows.locator("dt, dd").evaluate_all(heights)
+    assert len(lines) == 24
+    assert max(lines) < 1.5
+
+
 def test_long_ids_and_names_leave_room_on_a_phone(show: Open, long_words: Path) -> None:
     page = show(long_words, width=390)
     for title in ("classes", "pairs", "mistakes"):

@@ -106,9 +106,18 @@ class Calibrator(nn.Module, ABC):
         return None
 
     def __repr__(self) -> str:
-        names = inspect.signature(type(self)).parameters
-        settings = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
-        return f"{type(self).__name__}({settings})"
+        settings = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._own_settings())
+        parts = [settings, ", ".join(self.describe_fit())]
+        return f"{type(self).__name__}({'; '.join(filter(None, parts))})"
+
+    def describe_fit(self) -> list[str]:
+        """Return what a fitted calibrator says of itself, an empty list before the fit."""
+        if self.n_classes is None:
+            return []
+        parts = [f"{self.n_classes} classes"]
+        if self.global_temperature is not None:
+            parts.append(f"T = {self.global_temperature:.4g}")
+        return parts
 
     def fit(
         self,
@@ -144,6 +153,12 @@ class Calibrator(nn.Module, ABC):
         if self._reads_logits_alone(mixup):
             outputs = Outputs(outputs.logits)
         _check_finite(outputs)
+        if _look_like_softmax(outputs.logits):
+            warn_caller(
+                "The logits of `outputs` are rows of probabilities, but must be the values before "
+                "the softmax. If they are probabilities, pass Outputs.from_probs(probs), or call "
+                "them `probs` in a file."
+            )
         check_generator(generator)
         self.thresholds = {}
         self.fit_digest = _digest(all_outputs)
@@ -295,6 +310,14 @@ class Calibrator(nn.Module, ABC):
         # The module of files builds on this one, so that it can only be imported later.
         files = import_module("simplexcal.io")
         files.save_calibrator(self, path)
+
+    def _own_settings(self) -> list[str]:
+        """Return the names of the settings that are not the defaults."""
+        parameters = inspect.signature(type(self)).parameters
+        if any(parameter.default is parameter.empty for parameter in parameters.values()):
+            return list(parameters)
+        default = type(self)()
+        return [name for name in parameters if getattr(self, name) != getattr(default, name)]
 
     @abstractmethod
     def _build(
@@ -505,6 +528,11 @@ def _are_probs(logits: Tensor) -> bool:
     except ValueError:
         return False
     return len(logits) > 0
+
+
+def _look_like_softmax(logits: Tensor) -> bool:
+    """Return whether all rows are distributions, and not all of them one-hot."""
+    return bool(((logits > 0) & (logits < 1)).any()) and _are_probs(logits)
 
 
 def _check_finite(outputs: Outputs) -> None:

@@ -5,7 +5,6 @@ import json
 import math
 import os
 import sys
-import textwrap
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,8 +18,6 @@ DEFECT = 1
 BAD_INPUT = 2
 INTERRUPTED = 130
 
-GLUE = "\u202f"  # a space at which no line is broken
-WIDTH = 80  # columns of a terminal
 DEBUG_VARIABLE = "SIMPLEXCAL_DEBUG"
 
 # The library explains bad input by these, in a sentence; any other error is a defect of ours.
@@ -86,17 +83,6 @@ def echo_result(text: str, record: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
         text = json.dumps(_finite(record), allow_nan=False)
     sys.stdout.write(f"{text}\n")
-
-
-def wrap(text: str) -> str:
-    """Return a paragraph in lines that a terminal of 80 columns shows whole.
-
-    Args:
-        text: The paragraph. A number and its percent sign stay on one line.
-    """
-    text = text.replace(" %", GLUE + "%")
-    lines = textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
-    return lines.replace(GLUE, " ")
 
 
 def echo_line(label: str, text: str) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from simplexcal._validation import check_labels
+from simplexcal._validation import check_labels, warn_caller
 from simplexcal.backbone import Backbone, extract
 from simplexcal.calibrators import CALIBRATORS, Calibrator, Uncalibrated
 from simplexcal.io import load_calibrator
@@ -129,6 +129,11 @@ class Source:
         found = {Uncalibrated.key: uncalibrated}
         for path in calibrators:
             method, calibrator = self.load(path)
+            if calibrator.was_fitted_to(outputs):
+                warn_caller(
+                    f"'{path}' was fitted to the data in '{self.path}', so it looks better on "
+                    "them than on new data. Evaluate other held-out data."
+                )
             name = _unused_name(method, path, found)
             found[name] = calibrator(outputs)
             if calibrator.thresholds:

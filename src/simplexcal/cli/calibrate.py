@@ -132,7 +132,7 @@ def _nll(probs: Tensor, labels: Tensor) -> float:
 def _describe(record: dict[str, Any]) -> str:
     template = (
         "{output}: {method} on {n} inputs of {n_classes} classes, {seconds:.1f} s.\n"
-        "NLL on these inputs: {nll_before:.4f} before, {nll_after:.4f} after. "
-        "Next: simplexcal evaluate."
+        "NLL on these inputs: {nll_before:.4f} before, {nll_after:.4f} after.\n"
+        "Next, on other data: simplexcal evaluate DATA --calibrator {output}"
     )
     return template.format(**record)

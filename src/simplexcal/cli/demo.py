@@ -12,7 +12,7 @@ from simplexcal.cli.evaluate import as_records
 from simplexcal.demo import files
 from simplexcal.demo import run as demo_run
 from simplexcal.demo.fashion_mnist import CLASSES
-from simplexcal.evaluation import evaluate, tabulate
+from simplexcal.evaluation import evaluate, tabulate, wrap
 from simplexcal.report import write_report
 
 OUTPUT = Path("simplexcal-demo.html")
@@ -55,10 +55,17 @@ def demo(
     record: dict[str, Any] = {}
     if save_data is not None:
         record["files"] = [str(path) for path in files.save(data, save_data)]
-        texts.append(f"Wrote {', '.join(record['files'])}.")
+        texts.append(_describe_files(record["files"]))
     if output is not None:
         texts.append(_evaluate_and_report(data, output, record))
     echo_result("\n\n".join(texts), record, json)
+
+
+def _describe_files(paths: list[str]) -> str:
+    """Return the names of the files, and a command to begin with."""
+    outputs = next(path for path in paths if Path(path).name == "val.npz")
+    written = wrap(f"Wrote {', '.join(paths)}.")
+    return f"{written}\nNext: simplexcal calibrate {outputs} -o net.safetensors"
 
 
 def _evaluate_and_report(data: demo_run.Data, output: Path, record: dict[str, Any]) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from simplexcal import evaluation
 from simplexcal._validation import check_fraction
-from simplexcal.cli._console import echo_result, wrap
+from simplexcal.cli._console import echo_result
 from simplexcal.cli._inputs import EvaluationInputs, read_evaluation_inputs
 from simplexcal.cli._options import (
     CalibratorOption,
@@ -24,7 +24,7 @@ from simplexcal.cli._options import (
     given_names,
     network_spec,
 )
-from simplexcal.evaluation import Evaluation
+from simplexcal.evaluation import Evaluation, wrap
 from simplexcal.metrics._binning import N_BINS
 from simplexcal.report._format import SPACE, method_title
 from simplexcal.report.verdict import TOLERANCE, make_verdict

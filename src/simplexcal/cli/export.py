@@ -18,6 +18,7 @@ from simplexcal.cli._options import (
     check_files,
     network_spec,
 )
+from simplexcal.evaluation import wrap
 from simplexcal.io import load_calibrator
 from simplexcal.io.tables import read_inputs
 from simplexcal.model import load
@@ -69,7 +70,8 @@ def export(
         "inputs": list(exported.inputs),
         "outputs": list(exported.outputs),
     }
-    echo_result(f"{output}: {exported.method}; in: {inputs}; out: {outputs}.", record, json)
+    names = [wrap(f"Inputs: {inputs}."), wrap(f"Outputs: {outputs}.")]
+    echo_result("\n".join([f"{output}: {exported.method}.", *names]), record, json)
 
 
 def export_file(

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from simplexcal.calibrators import Uncalibrated
-from simplexcal.cli._console import echo_result, wrap
+from simplexcal.cli._console import echo_result
 from simplexcal.cli._inputs import pair_methods, read_unlabelled
 from simplexcal.cli._options import (
     CalibratorOption,
@@ -25,20 +25,23 @@ from simplexcal.cli._options import (
     given_names,
     network_spec,
 )
-from simplexcal.evaluation import OODEvaluation, evaluate_ood, markdown_table, shorten
+from simplexcal.evaluation import (
+    OOD_HEADER,
+    OOD_NUMBERS,
+    OOD_SCORES,
+    OODEvaluation,
+    evaluate_ood,
+    markdown_table,
+    ood_legend,
+    shorten,
+    wrap,
+)
 from simplexcal.report._format import method_title
-from simplexcal.report._ood import SCORES, check_ood
+from simplexcal.report._ood import check_ood
 from simplexcal.types import Prediction
 
-HEADER = ("method", "score", "AUROC %", "AUPR %", "FPR95 %")
-NUMBERS = ("auroc", "aupr", "fpr_95")
 CHANCE = 3  # standard deviations: of the best of some scores, fewer are no evidence
 NAME_WIDTH = 20
-LEGEND = (
-    "AUROC: share of the pairs of which the OOD input is the less certain one; 50 is chance. "
-    "AUPR: average precision where OOD inputs are to be found; {base:.1f} is chance. FPR95: share "
-    "of the in-distribution inputs that are flagged too where 95 % of the OOD inputs are."
-)
 
 
 def ood(
@@ -100,17 +103,15 @@ def _evaluate(
 
 def _tabulate(evaluations: Mapping[str, OODEvaluation]) -> str:
     """Return a table with a row for each score that a method has."""
-    rows: list[tuple[str, ...]] = [HEADER]
+    rows: list[tuple[str, ...]] = [("method", *OOD_HEADER)]
     for name, score, found in _present(evaluations):
-        numbers = [f"{100 * found[f'{score}_{number}']:.1f}" for number in NUMBERS]
-        rows.append((shorten(name, NAME_WIDTH), SCORES[score], *numbers))
+        numbers = [f"{100 * found[f'{score}_{number}']:.1f}" for number in OOD_NUMBERS]
+        rows.append((shorten(name, NAME_WIDTH), OOD_SCORES[score], *numbers))
     return markdown_table(rows)
 
 
 def _legend(evaluations: Mapping[str, OODEvaluation]) -> str:
-    first = next(iter(evaluations.values()))
-    base = 100 * first.n_out / (first.n_in + first.n_out)
-    return wrap(LEGEND.format(base=base))
+    return wrap(ood_legend(next(iter(evaluations.values()))))
 
 
 def _verdict(evaluations: Mapping[str, OODEvaluation]) -> str:
@@ -124,7 +125,7 @@ def _verdict(evaluations: Mapping[str, OODEvaluation]) -> str:
     if name != Uncalibrated.key:
         owner = method_title(name)
     return (
-        f"The {SCORES[score]} of {owner} detects these OOD inputs with the highest AUROC, "
+        f"The {OOD_SCORES[score]} of {owner} detects these OOD inputs with the highest AUROC, "
         f"{100 * auroc:.1f} %."
     )
 
@@ -136,5 +137,5 @@ def _chance_deviation(n_in: int, n_out: int) -> float:
 
 def _present(evaluations: Mapping[str, OODEvaluation]) -> list[tuple[str, str, dict[str, Any]]]:
     """Return the method, the score and the numbers of each score that a method has."""
-    found = [(name, score, e.as_dict()) for name, e in evaluations.items() for score in SCORES]
+    found = [(name, score, e.as_dict()) for name, e in evaluations.items() for score in OOD_SCORES]
     return [row for row in found if row[2][f"{row[1]}_auroc"] is not None]

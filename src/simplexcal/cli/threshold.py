@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from simplexcal.cli._console import echo_result, stderr_is_tty, wrap
+from simplexcal.cli._console import echo_result, stderr_is_tty
 from simplexcal.cli._inputs import Source, read_source
 from simplexcal.cli._options import (
     DataKindOption,
@@ -23,6 +23,7 @@ from simplexcal.cli._options import (
     given_names,
     network_spec,
 )
+from simplexcal.evaluation import wrap
 from simplexcal.io import load_calibrator, save_calibrator
 from simplexcal.io._columns import Names
 from simplexcal.io._kinds import PREDICTIONS

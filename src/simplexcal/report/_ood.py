@@ -3,16 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from simplexcal.evaluation import evaluate_ood
+from simplexcal.evaluation import OOD_NUMBERS, OOD_SCORES, evaluate_ood
 from simplexcal.report._format import percent
 from simplexcal.types import Prediction
-
-SCORES = {
-    "confidence": "confidence",
-    "aleatoric": "aleatoric uncertainty",
-    "epistemic": "epistemic uncertainty",
-    "mutual_information": "mutual information",
-}
 
 
 @dataclass(frozen=True)
@@ -47,10 +40,10 @@ def ood_table(predictions: Mapping[str, Prediction], ood: Mapping[str, Predictio
     for name, outside in ood.items():
         evaluation = evaluate_ood(predictions[name], outside.to("cpu"))
         numbers = evaluation.as_dict()
-        for key in SCORES:
-            values = [numbers[f"{key}_{number}"] for number in ("auroc", "aupr", "fpr_95")]
+        for key, title in OOD_SCORES.items():
+            values = [numbers[f"{key}_{number}"] for number in OOD_NUMBERS]
             if None not in values:
-                found.append((name, SCORES[key], values))
+                found.append((name, title, values))
     best = max((_rounded(values[0]) for _, _, values in found), default=0.0)
     rows = []
     for name, score, values in found:
