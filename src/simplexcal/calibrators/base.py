@@ -17,12 +17,12 @@ from simplexcal._arrays import ArrayLike
 from simplexcal._chunking import in_chunks
 from simplexcal._validation import (
     NotFittedError,
+    are_probs,
     check_array,
     check_finite,
     check_generator,
     check_label_shape,
     check_labels,
-    check_probs,
     check_sample_weight,
     warn_caller,
 )
@@ -490,21 +490,12 @@ def _as_outputs(outputs: Outputs | ArrayLike) -> Outputs:
     if isinstance(outputs, Outputs):
         return outputs
     made = Outputs(check_array("outputs", outputs))
-    if _are_probs(made.logits):
+    if are_probs(made.logits):
         raise ValueError(
             "`outputs` must be logits, the values before the softmax; got rows of probabilities. "
             "Pass Outputs.from_probs(probs)."
         )
     return made
-
-
-def _are_probs(logits: Tensor) -> bool:
-    """Return whether all rows are distributions, which logits never are."""
-    try:
-        check_probs(logits)
-    except ValueError:
-        return False
-    return len(logits) > 0
 
 
 def _check_finite(outputs: Outputs) -> None:
