@@ -738,7 +738,7 @@ BAD: list[tuple[Callable[[Tensor, Tensor], Any], dict[str, Any], type[Exception]
         lambda x, y: (x, y),
         {"head": "fc"},
         ValueError,
-        r"`head` must name a linear layer; got 'fc'. .*",
+        r"`head` must name a layer of the network; got 'fc'. .*",
     ),
     (
         lambda x, y: (x, y + 1),

@@ -27,6 +27,7 @@ from simplexcal.backbone._forward import (
     recorded,
 )
 from simplexcal.backbone._heads import (
+    MAX_MISS,
     Head,
     Match,
     head_of,
@@ -216,7 +217,7 @@ class Backbone(nn.Module):
         _, calls = self._run(x, other_layers(self.net, width))
         for call in reversed(calls):
             found = match(call, outputs.logits, one_logit, trust=bool(self.features))
-            if found is not None:
+            if found is not None and self._reproduces(outputs.logits, found):
                 return self._known(outputs, found)
         error = _no_head(linear_calls, outputs.n_classes, one_logit)
         if self.features:
@@ -231,6 +232,14 @@ class Backbone(nn.Module):
             'pass mixup="logits" to calibrate, or features=False to Backbone.'
         )
         return outputs
+
+    def _reproduces(self, logits: Tensor, found: Match) -> bool:
+        """Return whether the head gives the logits when it is called, the hooks of others too."""
+        layer = self.net.get_submodule(found.name)
+        with frozen(self.net):
+            made = head_of(layer, found, bool(self.one_logit))(found.features)
+        difference = made.to(logits).log_softmax(-1) - logits.log_softmax(-1)
+        return bool((difference.abs() <= MAX_MISS * (1 + logits.abs().amax())).all())
 
     def _known(self, outputs: Outputs, found: Match) -> Outputs:
         """Return the outputs with features; from now on the head is known."""
