@@ -11,9 +11,9 @@ from torch import Generator, Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 from simplexcal._arrays import ArrayLike
-from simplexcal._validation import are_probs, check_classes, check_count, warn_caller
+from simplexcal._validation import check_classes, check_count, warn_caller
 from simplexcal.backbone import Backbone, extract
-from simplexcal.backbone.backbone import returns_probs
+from simplexcal.backbone.backbone import check_are_logits
 from simplexcal.backbone.extraction import LABELS, input_batches
 from simplexcal.calibrators import CALIBRATORS, Calibrator, Uncalibrated
 from simplexcal.calibrators.base import SEED
@@ -300,7 +300,7 @@ def calibrate(
             give the same model, and torch's global state is the same before and after.
         progress: Show progress bars on stderr.
         batch_size: Size of the batches that a Dataset or a pair of tensors is divided into.
-        probs: Whether `net` returns probabilities; a single one is that of class 1.
+        probs: Whether `net` returns probabilities; see `Backbone`.
 
     Raises:
         TypeError: If `data` are nothing that `extract` takes, or inputs cannot be mixed.
@@ -323,8 +323,8 @@ def calibrate(
     with _random_state(generator):
         with recording:
             outputs, labels = extract(backbone, data, batch_size=batch_size, progress=progress)
-        if not probs:
-            _check_are_logits(backbone, outputs)
+        if outputs.features is None and not probs:
+            check_are_logits(outputs, backbone.one_logit)
         outputs = outputs.to(_fit_device(backbone.device))
         source = make_mixup(mixup, backbone, inputs, outputs, labels)
         calibrator.fit(
@@ -407,21 +407,6 @@ def _features_for(calibrator: Calibrator, mixup: str | None) -> bool | None:
     if mixup == "features":
         return None
     return False
-
-
-def _check_are_logits(backbone: Backbone, outputs: Outputs) -> None:
-    """Raise ValueError if a network without a linear head has returned probabilities."""
-    if outputs.features is not None:
-        return
-    z = outputs.logits
-    if backbone.one_logit and bool(((z >= 0) & (z <= 1)).all()):
-        raise ValueError(
-            "`net` must return logits; its one output is between 0 and 1 for all inputs, as the "
-            "probabilities of a sigmoid are. Pass probs=True; or, if these are logits, let it "
-            "return them as torch.stack([torch.zeros_like(z), z], -1)."
-        )
-    if not backbone.one_logit and are_probs(z):
-        raise returns_probs()
 
 
 def _check_order(data: Any) -> None:

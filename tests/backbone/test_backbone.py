@@ -578,11 +578,11 @@ def test_probabilities_are_an_error_unless_they_are_announced(generator: torch.G
     message = r"^`net` must return logits, .*; it returned probabilities. Pass probs=True, or"
     with pytest.raises(ValueError, match=message):
         Backbone(net)(x)
-    backbone = Backbone(net, probs=True)
-    outputs = backbone(x)
+    outputs = Backbone(net, probs=True)(x)
     torch.testing.assert_close(outputs.logits, net(x).log())
-    torch.testing.assert_close(outputs.features, net.first(x).tanh())
-    assert backbone.head is net.fc
+    assert outputs.features is None
+    with pytest.raises(ValueError, match="a network of probabilities gives logits alone"):
+        Backbone(net, features=True, probs=True)
 
 
 FIXED: dict[str, Callable[[Tensor], Tensor]] = {
@@ -620,6 +620,18 @@ def test_a_scale_is_not_believed_on_a_few_inputs_unless_features_are_needed(
     net = Made(lambda z: 2 * z)
     outputs = Backbone(net, features=True)(x[:1])
     torch.testing.assert_close(outputs.features, net.first(x[:1]).tanh())
+
+
+def test_rows_that_are_not_finite_or_all_alike_do_not_hide_a_scale(
+    generator: torch.Generator,
+) -> None:
+    net, x = Made(lambda z: 2 * z), torch.randn(30, 4, generator=generator)
+    x[3] = torch.nan
+    backbone = Backbone(net)
+    features = net.first(x).tanh()
+    for some in (slice(None), slice(3, 4), [5, 5], slice(3, 5)):
+        torch.testing.assert_close(backbone(x[some]).features, features[some], equal_nan=True)
+    torch.testing.assert_close(backbone.head(features[4:]), net(x[4:]))
 
 
 def test_tokens_that_are_averaged_after_the_head_have_their_mean_as_features(
@@ -1009,6 +1021,16 @@ def test_mapped_outputs_equal_those_in_memory(
     assert (tmp_path / "new" / "folder" / "features.bin").stat().st_size == 4 * N * D
 
 
+def test_logits_alone_are_mapped_too(images: Tensor, labels: Tensor, tmp_path: Path) -> None:
+    backbone = Backbone(ConvNet(), features=False)
+    kept, _ = extract(backbone, (images, labels), batch_size=4)
+    mapped, y = extract(backbone, (images, labels), batch_size=4, storage=tmp_path)
+    assert mapped.features is None
+    assert kept.features is None
+    assert torch.equal(mapped.logits, kept.logits)
+    assert torch.equal(y, labels)
+
+
 def test_a_second_extraction_to_a_folder_leaves_the_first_result_alone(
     net: ConvNet, images: Tensor, labels: Tensor, tmp_path: Path
 ) -> None:
@@ -1119,6 +1141,16 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
         (X, Y[:, None].repeat(1, K)),
         ValueError,
         r"`labels` .*; got \(6, 5\). One-hot labels need .*",
+    ),
+    "multi-label": (
+        (X, torch.ones(6, K, dtype=torch.int64)),
+        ValueError,
+        r"`labels` .*; got \(6, 5\). Multi-label classification is not supported: calibrate .*",
+    ),
+    "multi-label of floats": (
+        [(X, torch.ones(6, K))],
+        ValueError,
+        r"`labels` .*; got \(6, 5\). Multi-label classification is not supported: calibrate .*",
     ),
     "float": (
         (X, Y.float()),

@@ -165,7 +165,7 @@ def match_exactly(call: Call, logits: Tensor, one_logit: bool) -> Match | None:
     if call.output.shape[-1] != k or size != n * n_tokens * k:
         return None
     output = call.output.reshape(n, n_tokens, k).to(logits)
-    difference = _log_softmax(output) - _log_softmax(logits.unsqueeze(1))
+    difference = log_softmax(output) - log_softmax(logits.unsqueeze(1))
     distance, token = difference.abs().amax(-1).min(1)
     largest = logits.nan_to_num(0, 0, 0).abs().amax(-1)
     eps = _epsilon(call.output, logits)
@@ -199,18 +199,32 @@ def match(call: Call, logits: Tensor, one_logit: bool, trust: bool) -> Match | N
     if call.features.shape[:-1] != call.output.shape[:-1]:
         return None
     pooled = call.output.dim() > 2
-    output = features_of_logits(Call("", call.output, call.output), logits, pooled=True)
-    found = _scale_and_bias(output, logits, trust)
+    features = features_of_logits(call, logits, pooled=True)
+    output = features_of_logits(call._replace(features=call.output), logits, pooled=True)
+    usable = usable_rows(logits)
+    if trust and not bool(usable.any()):
+        return Match(call.name, features, pooled)
+    found = _scale_and_bias(output[usable], logits[usable], trust)
     if found is None:
         return None
-    features = features_of_logits(call, logits, pooled=True)
     return Match(call.name, features, pooled, *found)
+
+
+def usable_rows(logits: Tensor) -> Tensor:
+    """Return which rows are numbers, also where classes are masked by -∞.
+
+    Args:
+        logits: (N, K).
+    """
+    return ~(logits.isnan() | logits.isposinf()).any(-1)
 
 
 def _scale_and_bias(
     output: Tensor, logits: Tensor, trust: bool
 ) -> tuple[float, Tensor | None] | None:
     """Return a and b of z = a · y + b by least squares, if they give the logits to rounding."""
+    if len(logits) == 0:
+        return None
     y = _centred(output)
     z = _centred(logits)
     eps = _epsilon(output, logits)
@@ -229,7 +243,7 @@ def _scale_and_bias(
     error = (z - scale * y - bias).abs().amax()
     spread = (z - z.mean(0)).abs().amax()
     largest = 1 + logits.abs().amax() + abs(scale) * output.abs().amax()
-    if error <= ROUNDING * eps * largest and (error <= MAX_MISS * spread or len(logits) == 1):
+    if error <= ROUNDING * eps * largest and (trust or error <= MAX_MISS * spread):
         return scale, bias.to(logits)
     return None
 
@@ -250,6 +264,10 @@ def _epsilon(output: Tensor, logits: Tensor) -> float:
     return max(torch.finfo(output.dtype).eps, torch.finfo(logits.dtype).eps)
 
 
-def _log_softmax(logits: Tensor) -> Tensor:
-    """Return the log-softmax, with NaN as a number that equals NaN only."""
+def log_softmax(logits: Tensor) -> Tensor:
+    """Return the log-softmax, with NaN as a number that equals NaN only.
+
+    Args:
+        logits: (..., K).
+    """
     return logits.log_softmax(-1).nan_to_num(1e9)

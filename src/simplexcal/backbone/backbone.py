@@ -27,14 +27,17 @@ from simplexcal.backbone._forward import (
     recorded,
 )
 from simplexcal.backbone._heads import (
+    ENOUGH_ROWS,
     MAX_MISS,
     Head,
     Match,
     head_of,
     linear_layers,
+    log_softmax,
     match,
     match_exactly,
     other_layers,
+    usable_rows,
 )
 from simplexcal.types import Outputs, outputs_of_rows
 
@@ -61,7 +64,8 @@ class Backbone(nn.Module):
         head: Name of the layer that makes the logits, such as "classifier.6". None finds it in the
             first call; a scale, a bias or a mean after it needs a first call with 8 inputs.
         features: True raises an error where there are no features; False does not look for them.
-        probs: Whether `net` returns probabilities; a single one is that of class 1.
+        probs: Whether `net` returns probabilities, of which the logits are the logarithms; there
+            are no features then. A single one, (N,) or (N, 1), is that of class 1.
 
     Raises:
         TypeError: If `net` is no torch.nn.Module and cannot be called.
@@ -89,7 +93,7 @@ class Backbone(nn.Module):
         self._head_name = head
         self._match: Match | None = None
         self._match_rows = 0
-        self._is_alone = self.is_function
+        self._is_alone = self.is_function or probs
         self._device = torch.device("cpu")
         names = list(linear_layers(self.net))
         if head is not None and head not in dict(self.net.named_modules()):
@@ -97,11 +101,11 @@ class Backbone(nn.Module):
                 f"`head` must name a layer of the network; got {head!r}. The last linear ones are "
                 f"{names[-5:]}."
             )
-        if features and self.is_function:
+        if features and self._is_alone:
             raise ValueError(
-                "`net` must be a torch.nn.Module where features are needed; got a "
-                f"{type(net).__name__}, which gives logits alone. Pass the network itself, or use "
-                "a method that reads logits."
+                "`net` must be a torch.nn.Module that returns logits where features are needed; a "
+                "function or a network of probabilities gives logits alone. Use a method that "
+                'reads logits, such as "ts", or mixup="logits".'
             )
 
     @property
@@ -222,8 +226,8 @@ class Backbone(nn.Module):
         error = _no_head(linear_calls, outputs.n_classes, one_logit)
         if self.features:
             raise error
-        if len(outputs) > 1 and are_probs(outputs.logits):
-            raise returns_probs()
+        if len(outputs) >= ENOUGH_ROWS:
+            check_are_logits(outputs, one_logit)
         self._is_alone = True
         warn_caller(
             "No layer of this network is known to turn features into its logits, so there are "
@@ -238,16 +242,19 @@ class Backbone(nn.Module):
         layer = self.net.get_submodule(found.name)
         with frozen(self.net):
             made = head_of(layer, found, bool(self.one_logit))(found.features)
-        difference = made.to(logits).log_softmax(-1) - logits.log_softmax(-1)
-        return bool((difference.abs() <= MAX_MISS * (1 + logits.abs().amax())).all())
+        difference = log_softmax(made.to(logits)) - log_softmax(logits)
+        largest = logits[usable_rows(logits)].abs().amax()
+        return bool((difference.abs() <= MAX_MISS * (1 + largest)).all())
 
     def _known(self, outputs: Outputs, found: Match) -> Outputs:
         """Return the outputs with features; from now on the head is known."""
         self._head_name = found.name
-        # A scale and a bias are better known from more inputs.
-        if self._match is None or len(outputs) > self._match_rows:
-            self._match_rows = len(outputs)
-            self._match = found._replace(features=found.features[:0])
+        if self._match is None or not self._match.is_exact:
+            # A scale and a bias are better known from more inputs.
+            n_rows = int(usable_rows(outputs.logits).sum())
+            if n_rows > self._match_rows:
+                self._match_rows = n_rows
+                self._match = found._replace(features=found.features[:0])
         return Outputs(outputs.logits, found.features)
 
     @property
@@ -375,17 +382,36 @@ def _no_head(calls: list[Call], k: int, one_logit: bool) -> ValueError:
     if candidates:
         found = f"those of {candidates[-1]!r} are changed after it"
     else:
-        found = f"no linear layer with {width} outputs ran"
+        found = f"no linear layer with {_count(width, 'output')} ran"
     return ValueError(
-        f"`net` must return the output of a linear layer as its {width} logits; {found}. "
+        f"`net` must return the output of a linear layer as its {_count(width)}; {found}. "
         "Wrap it so that it returns them before softmax, scaling or pooling; or go without "
         'features: with a method that reads logits alone, or mixup="logits".'
     )
 
 
-def returns_probs() -> ValueError:
-    """Return the error for a network that returns probabilities."""
-    return ValueError(
-        "`net` must return logits, the values before the softmax; it returned probabilities. "
-        "Pass probs=True, or wrap it so that it returns the logits."
-    )
+def _count(n: int, noun: str = "logit") -> str:
+    if n == 1:
+        return f"1 {noun}"
+    return f"{n} {noun}s"
+
+
+def check_are_logits(outputs: Outputs, one_logit: bool | None) -> None:
+    """Raise ValueError if a network has returned probabilities.
+
+    Args:
+        outputs: Its outputs for several inputs.
+        one_logit: Whether it returns one number for each.
+    """
+    z = outputs.logits[:, -1]
+    if one_logit and bool(((z >= 0) & (z <= 1)).all()):
+        raise ValueError(
+            "`net` must return logits; its one output is between 0 and 1 for all inputs, as the "
+            "probabilities of a sigmoid are. Pass probs=True; or, if these are logits, let it "
+            "return them as torch.stack([torch.zeros_like(z), z], -1)."
+        )
+    if not one_logit and are_probs(outputs.logits):
+        raise ValueError(
+            "`net` must return logits, the values before the softmax; it returned probabilities. "
+            "Pass probs=True, or wrap it so that it returns the logits."
+        )

@@ -222,6 +222,7 @@ def _is_dataset(data: Any) -> bool:
 
 def _slices(inputs: Any, labels: Any, size: int) -> list[Any]:
     """Divide inputs and labels into batches."""
+
     def check(part: Tensor | np.ndarray) -> None:
         # Whether the network is binary is known later.
         if binary_labels(labels, len(part)) is None:
@@ -274,7 +275,7 @@ def _memory_mapped(parts: Iterable[Rows], folder: Path) -> list[Tensor]:
     for path in paths.values():
         path.unlink(missing_ok=True)  # not overwritten: an earlier result may still be mapped to it
     last: Rows = ()
-    names = COLUMNS
+    names: tuple[str, ...] = COLUMNS
     for last in parts:
         if len(last) == len(COLUMNS_ALONE):
             names = COLUMNS_ALONE

@@ -184,7 +184,12 @@ CASES: dict[str, Case] = {
     "BERT": Case(hugging_face("BertForSequenceClassification", **PLAIN, **TEXT), text, D),
     "DistilBERT": Case(
         hugging_face(
-            "DistilBertForSequenceClassification", dim=D, hidden_dim=16, n_heads=2, n_layers=1, **TEXT
+            "DistilBertForSequenceClassification",
+            dim=D,
+            hidden_dim=16,
+            n_heads=2,
+            n_layers=1,
+            **TEXT,
         ),
         text,
         D,
@@ -242,7 +247,8 @@ def labels_of(backbone: Backbone, x: Any) -> Tensor:
     logits = Backbone(backbone.net, features=False)(x).logits
     varied = logits - logits.mean(-1, keepdim=True)
     varied -= varied.mean(0)
-    return (3 * varied / varied.std()).softmax(-1).multinomial(1).squeeze(1)
+    probs: Tensor = (3 * varied / varied.std()).softmax(-1)
+    return probs.multinomial(1).squeeze(1)
 
 
 def rows(x: Any, some: slice) -> Any:
@@ -272,12 +278,11 @@ def test_every_architecture_is_calibrated_with_the_features_that_it_has(
     # One input is enough to a model that is loaded.
     first = again.predict(rows(x, slice(1)))
     torch.testing.assert_close(first.probs, prediction.probs[:1], rtol=0, atol=1e-5)
-    torch.testing.assert_close(first.epistemic, prediction.epistemic[:1], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(first.epistemic, prediction[:1].epistemic, rtol=1e-4, atol=1e-4)
     assert state(net) == before
     if case.n_features is not None:
         outputs = model.backbone(x)
         assert head_error(model.backbone.head, outputs) < 1e-4
-        # The head is linear in nothing but the features: mixed ones give logits of their own.
         mixed = FeatureMixup(model.backbone.head, outputs, labels).sample(1.0, 50)
         assert mixed.outputs.logits.isfinite().all()
 
