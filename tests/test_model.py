@@ -1020,9 +1020,9 @@ def test_what_holds_no_inputs_gets_one_clear_sentence() -> None:
 # --- one logit, and functions ---
 
 
-def binary_net() -> nn.Module:
+def binary_net() -> Any:
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(3, D), nn.ReLU(), nn.Linear(D, 1))
+    net: Any = nn.Sequential(nn.Linear(3, D), nn.ReLU(), nn.Linear(D, 1))
     net[2].weight.data *= 8
     return net
 
@@ -1050,7 +1050,7 @@ def test_one_logit_is_a_classifier_of_two_classes(method: str, tmp_path: Path) -
     x, y = binary_data(net)
     z = evaluated(net, x).flatten()
     model = calibrate(net, (x, y), METHODS[method](), generator=seeded())
-    two = nn.Sequential(*net[:2], nn.Linear(D, 2))
+    two: Any = nn.Sequential(*net[:2], nn.Linear(D, 2))
     two[2].weight.data = torch.cat([torch.zeros(1, D), net[2].weight.data])
     two[2].bias.data = torch.cat([torch.zeros(1), net[2].bias.data])
     p = model.predict(x)
