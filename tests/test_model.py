@@ -738,7 +738,7 @@ BAD: list[tuple[Callable[[Tensor, Tensor], Any], dict[str, Any], type[Exception]
         lambda x, y: (x, y),
         {"head": "fc"},
         ValueError,
-        r"`head` must name a linear layer; got 'fc'. .*",
+        r"`head` must name a layer of the network; got 'fc'. .*",
     ),
     (
         lambda x, y: (x, y + 1),
@@ -1025,7 +1025,7 @@ def test_a_network_that_cannot_have_the_classes_is_an_error_when_loaded(
     path = tmp_path / "ts.safetensors"
     TemperatureScaling().fit(logits.repeat(9, 1), torch.tensor([0, 1, 2, 0]).repeat(9)).save(path)
     net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
-    expected = r"is for 3 classes; `net` has no linear layer with so many outputs.* has 2\."
+    expected = r"is for 3 classes; `net` has no layer with so many outputs\."
     with pytest.raises(ValueError, match=expected):
         load(path, net, head=head)
     # A layer inside may have as many outputs; only a named head is known.
@@ -1040,3 +1040,174 @@ def test_labels_in_the_place_of_the_method_are_named_in_one_line() -> None:
     images, labels = make_data(net)
     with pytest.raises(TypeError, match=r"got Tensor\. .* calibrate\(net, \(inputs, labels\)\)\.$"):
         calibrate(net, images, labels)  # type: ignore[arg-type]
+
+
+# --- one logit, and functions ---
+
+
+def binary_net() -> Any:
+    torch.manual_seed(0)
+    net: Any = nn.Sequential(nn.Linear(3, D), nn.ReLU(), nn.Linear(D, 1))
+    net[2].weight.data *= 8
+    return net
+
+
+def binary_data(net: nn.Module, seed: int = 0) -> Data:
+    generator = Generator().manual_seed(seed)
+    x = torch.randn(N, 3, generator=generator)
+    p = evaluated(net, x).flatten().sigmoid()
+    return x, p.bernoulli(generator=generator).long()
+
+
+BINARY_LABELS: dict[str, Callable[[Tensor], Any]] = {
+    "floats (N,)": lambda y: y.float(),
+    "floats (N, 1)": lambda y: y[:, None].double(),
+    "bools": lambda y: y.bool(),
+    "integers (N, 1)": lambda y: y[:, None],
+    "array of floats": lambda y: y.float().numpy(),
+    "list": lambda y: y.tolist(),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_logit_is_a_classifier_of_two_classes(method: str, tmp_path: Path) -> None:
+    net = binary_net()
+    x, y = binary_data(net)
+    z = evaluated(net, x).flatten()
+    model = calibrate(net, (x, y), METHODS[method](), generator=seeded())
+    two: Any = nn.Sequential(*net[:2], nn.Linear(D, 2))
+    two[2].weight.data = torch.cat([torch.zeros(1, D), net[2].weight.data])
+    two[2].bias.data = torch.cat([torch.zeros(1), net[2].bias.data])
+    p = model.predict(x)
+    assert torch.equal(p.label, (z > 0).long())
+    # Tolerance: a product with one row and one with two differ by rounding, and so do their fits.
+    expected = calibrate(two, (x, y), METHODS[method](), generator=seeded()).predict(x)
+    torch.testing.assert_close(p.probs, expected.probs, rtol=0, atol=1e-3)
+    model.save(tmp_path / "file")
+    assert same(load(tmp_path / "file", copy.deepcopy(net)).predict(x), p)
+    test = binary_data(net, seed=1)
+    assert model.evaluate(test).after.accuracy == model.evaluate(test).before.accuracy
+    assert model.threshold((test[0], test[1].float()), coverage=0.5).promise == "coverage"
+
+
+@pytest.mark.parametrize("form", BINARY_LABELS)
+def test_zeros_and_ones_of_any_type_are_labels_of_one_logit(form: str) -> None:
+    net = binary_net()
+    x, y = binary_data(net)
+    expected = calibrate(net, (x, y), "ts")
+    given = (x, BINARY_LABELS[form](y))
+    model = calibrate(net, given, "ts")
+    assert same(model.predict(given), expected.predict(x))
+    if isinstance(given[1], Tensor):
+        loader = DataLoader(TensorDataset(*given), batch_size=30)
+        loaded = calibrate(net, loader, "ts")
+        torch.testing.assert_close(loaded.predict(loader).probs, expected.predict(x).probs)
+
+
+def test_a_logit_of_exactly_zero_is_class_0_and_one_input_may_be_squeezed() -> None:
+    class Squeezed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(3, 1, bias=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            logits: Tensor = self.fc(x).squeeze()
+            return logits
+
+    torch.manual_seed(0)
+    net = Squeezed()
+    x, y = binary_data(net)
+    model = calibrate(net, (x, y), "ts", batch_size=N - 1)
+    zero = model.predict(torch.zeros(1, 3))
+    assert zero.label.tolist() == [0]
+    assert zero.probs.tolist() == [[0.5, 0.5]]
+
+
+def test_probabilities_of_class_1_are_announced() -> None:
+    net = binary_net()
+    x, y = binary_data(net)
+    sigmoid = nn.Sequential(net, nn.Sigmoid())
+    for method in ("ts", "sts"):
+        with pytest.raises(ValueError, match=r"^`net` must return logits; its one .* probs=True"):
+            calibrate(sigmoid, (x, y), METHODS[method]())
+    found = calibrate(sigmoid, (x, y), "ts", probs=True).predict(x)
+    expected = calibrate(net, (x, y), "ts").predict(x)
+    torch.testing.assert_close(found.probs, expected.probs, rtol=0, atol=1e-4)
+    assert torch.equal(found.label, expected.label)
+
+
+def test_labels_between_the_classes_and_multi_label_ones_are_errors() -> None:
+    net = binary_net()
+    x, y = binary_data(net)
+    with pytest.raises(TypeError, match=r"`labels` must be integers; got torch\.float32"):
+        calibrate(net, (x, 0.9 * y), "ts")
+    many = nn.Linear(3, K)
+    with pytest.raises(ValueError, match=r"Multi-label classification is not supported"):
+        calibrate(many, (x, torch.ones(N, K)), "ts")
+
+
+class Estimator:
+    """What a scikit-learn classifier has."""
+
+    def __init__(self) -> None:
+        self.weight = np.random.default_rng(0).normal(size=(3, K))
+
+    def decision_function(self, x: Any) -> Any:
+        assert isinstance(x, np.ndarray)
+        return x @ self.weight
+
+    def predict_proba(self, x: Any) -> Any:
+        e = np.exp(self.decision_function(x))
+        return e / e.sum(-1, keepdims=True)
+
+
+def from_torch(x: Tensor) -> Tensor:
+    assert isinstance(x, Tensor)
+    return x @ torch.from_numpy(Estimator().weight)
+
+
+FUNCTIONS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "arrays to logits": (Estimator().decision_function, {}),
+    "arrays to probabilities": (Estimator().predict_proba, {"probs": True}),
+    "tensors": (from_torch, {}),
+    "method of a network": (nn.Linear(3, K, dtype=torch.float64).forward, {}),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("method", ["ts", "sts"])
+def test_a_function_is_calibrated_by_its_logits(name: str, method: str, tmp_path: Path) -> None:
+    function, settings = FUNCTIONS[name]
+    x: Any = torch.randn(3 * N, 3, generator=Generator().manual_seed(0), dtype=torch.float64)
+    if name.startswith("arrays"):
+        x = x.numpy()
+    outputs = Backbone(function, **settings)(x)
+    assert outputs.features is None
+    y = outputs.logits.softmax(-1).multinomial(1, generator=seeded()).squeeze(1)
+    model = calibrate(function, (x[:N], y[:N]), METHODS[method](), **settings)
+    p = model.predict(x)
+    assert torch.equal(p.label, outputs.logits.argmax(-1))
+    expected = METHODS[method]().fit(outputs[:N], y[:N])(outputs)
+    torch.testing.assert_close(p.probs, expected.probs, rtol=0, atol=1e-9)
+    assert model.evaluate((x[N:], y[N:])).after.n == 2 * N
+    model.threshold((x[N:], y[N:]), coverage=0.5)
+    model.save(tmp_path / "file")
+    assert same(load(tmp_path / "file", function, **settings).predict(x), model.predict(x))
+    assert load_calibrator(tmp_path / "file")[1]["fingerprint"] is None
+    with pytest.raises(
+        TypeError, match=r"^`net` must be a torch.nn.Module to be exported; .*tor, "
+    ):
+        model.to_onnx(tmp_path / "net.onnx", x)
+
+
+def test_what_a_function_cannot_do_gets_one_clear_sentence() -> None:
+    x = np.random.default_rng(0).normal(size=(N, 3))
+    y = np.arange(N) % K
+    estimator = Estimator()
+    with pytest.raises(ValueError, match=r"^`net` must return logits, .* Pass probs=True, or"):
+        calibrate(estimator.predict_proba, (x, y), "ts")
+    for settings in ({"method": "adats"}, {"mixup": "inputs"}):
+        with pytest.raises(ValueError, match=r"^`net` must be a torch.nn.Module that returns log"):
+            calibrate(estimator.decision_function, (x, y), **settings)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^`net` must be a torch.nn.Module, or .*; got Estimator"):
+        calibrate(estimator, (x, y), "ts")  # type: ignore[arg-type]

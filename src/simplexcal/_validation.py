@@ -215,7 +215,7 @@ def check_label_shape(labels: object, n: int) -> Tensor:
         n: Number of inputs.
     """
     tensor = check_array("labels", labels, " Number the classes from 0.")
-    _check_shape("labels", tensor, n, " One-hot labels need .argmax(-1).")
+    _check_shape("labels", tensor, n, _remedy_of_columns(tensor))
     return tensor
 
 
@@ -272,13 +272,46 @@ def check_batch_labels(labels: object, n: int) -> Tensor:
         n: Number of inputs.
     """
     labels = check_array("labels", labels, " Number the classes from 0.")
+    if labels.dim() == 2 and labels.shape[1] > 1:
+        _check_shape("labels", labels, n, _remedy_of_columns(labels))
     if not _is_integer(labels.dtype):
         raise TypeError(
             f"`labels` must be integers; got {labels.dtype}. "
             "Number the classes from 0; one-hot labels need .argmax(-1)."
         )
-    _check_shape("labels", labels, n, " One-hot labels need .argmax(-1).")
+    _check_shape("labels", labels, n, _remedy_of_columns(labels))
     return labels
+
+
+def binary_labels(labels: object, n: int) -> Tensor | None:
+    """Return the labels of a binary network, or None for labels that are none or of another form.
+
+    Binary networks are trained with floats of shape (N,) or (N, 1).
+
+    Args:
+        labels: Labels of a batch.
+        n: Number of inputs.
+    """
+    try:
+        tensor = as_tensor(labels)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    if tuple(tensor.shape) not in ((n,), (n, 1)):
+        return None
+    if not bool(((tensor == 0) | (tensor == 1)).all()):
+        return None
+    return tensor.reshape(n).long()
+
+
+def _remedy_of_columns(labels: Tensor) -> str:
+    """Return what to do with labels of several columns, of which one row may have several."""
+    is_binary = bool(((labels == 0) | (labels == 1)).all())
+    if labels.dim() == 2 and is_binary and bool((labels.sum(-1) > 1).any()):
+        return (
+            " Multi-label classification is not supported: calibrate each class as a binary "
+            "classifier of its own."
+        )
+    return " One-hot labels need .argmax(-1)."
 
 
 # --- probabilities, confidences and scores ---
@@ -305,6 +338,19 @@ def check_probs(probs: object) -> Tensor:
     nearly_one = (total - 1).abs() <= max(SUM_ROUNDING, rounding)  # bfloat16 has two digits
     check_every("probs", total, nearly_one, "rows of probabilities, each with sum 1", remedy)
     return probs
+
+
+def are_probs(logits: Tensor) -> bool:
+    """Return whether all rows are distributions, which logits never are.
+
+    Args:
+        logits: (N, K).
+    """
+    try:
+        check_probs(logits)
+    except ValueError:
+        return False
+    return len(logits) > 0
 
 
 def check_probs_and_labels(probs: object, labels: object) -> tuple[Tensor, Tensor]:

@@ -207,10 +207,10 @@ class InputMixup(Mixup):
 
 
 class FeatureMixup(Mixup):
-    """Mix features and apply the last linear layer: for any kind of input, without forward passes.
+    """Mix features and apply the last layer: for any kind of input, without forward passes.
 
     Args:
-        head: The last linear layer, ``backbone.head``.
+        head: The layer that makes the logits, ``backbone.head``: a linear one or any other module.
         outputs: The network's outputs, with features.
         labels: The class of each input, (N,), at least two classes.
         per_class: Samples of each class in a balanced batch, R.
@@ -225,7 +225,7 @@ class FeatureMixup(Mixup):
 
     def __init__(
         self,
-        head: nn.Linear,
+        head: nn.Module,
         outputs: Outputs,
         labels: Tensor,
         per_class: int = 100,
@@ -237,7 +237,8 @@ class FeatureMixup(Mixup):
                 "`outputs` must have features to mix; got logits alone. "
                 "Extract them with simplexcal.extract, or use LogitMixup."
             )
-        if (head.in_features, head.out_features) != (outputs.n_features, outputs.n_classes):
+        sizes = (outputs.n_features, outputs.n_classes)
+        if isinstance(head, nn.Linear) and (head.in_features, head.out_features) != sizes:
             raise ValueError(
                 f"`head` must map the {outputs.n_features} features to {outputs.n_classes} logits; "
                 f"it maps {head.in_features} to {head.out_features}. "
@@ -322,7 +323,7 @@ def logit_features(logits: Tensor, temperature: Tensor | float = 1.0) -> Tensor:
     return (below / temperature).clamp_min(-MAX_DEPTH)
 
 
-def head_error(head: nn.Linear, outputs: Outputs) -> float:
+def head_error(head: nn.Module, outputs: Outputs) -> float:
     """Return by how much a layer misses the logits, relative to them (root mean squares).
 
     A constant in each row does not count.
@@ -367,7 +368,8 @@ def make_mixup(
     """Return a source of mixup samples with the default settings.
 
     Args:
-        kind: What is mixed, "features", "inputs" or "logits"; None gives None.
+        kind: What is mixed, "features", "inputs" or "logits"; None gives None. Where there are no
+            features, logits are mixed instead.
         backbone: The network.
         inputs: Batches of its inputs, for "inputs".
         outputs: Its outputs for all inputs. Those for mixup samples are put on the same device.
@@ -375,15 +377,15 @@ def make_mixup(
     """
     if kind is None:
         return None
-    if kind == "features":
+    if kind == "features" and outputs.features is not None:
         return FeatureMixup(backbone.head, outputs, labels)
-    if kind == "logits":
+    if kind in ("features", "logits"):
         return LogitMixup(outputs, labels)
     device = outputs.logits.device
     return InputMixup(lambda x: backbone(x).to(device), torch.cat(inputs), labels)
 
 
-def _apply_head(head: nn.Linear, features: Tensor) -> Tensor:
+def _apply_head(head: nn.Module, features: Tensor) -> Tensor:
     """Return what the layer itself makes of features, in their dtype and on their device.
 
     The layer is called, since subclasses of nn.Linear compute more than weight and bias: cosine

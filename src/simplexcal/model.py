@@ -13,6 +13,7 @@ from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 from simplexcal._arrays import ArrayLike
 from simplexcal._validation import check_classes, check_count, warn_caller
 from simplexcal.backbone import Backbone, extract
+from simplexcal.backbone.backbone import check_are_logits
 from simplexcal.backbone.extraction import LABELS, input_batches
 from simplexcal.calibrators import CALIBRATORS, Calibrator, Uncalibrated
 from simplexcal.calibrators.base import SEED
@@ -99,7 +100,8 @@ class CalibratedModel(nn.Module):
             TypeError: If `x` is nothing of this.
             ValueError: If `x` is empty.
         """
-        batches = input_batches(self.backbone.net, x, batch_size)
+        may_be_binary = self.backbone.one_logit is not False and self.calibrator.n_classes == 2
+        batches = input_batches(self.backbone.net, x, batch_size, binary=may_be_binary)
         parts = [self._predict_batch(batch) for batch in batches]
         if not parts:
             raise ValueError(
@@ -187,10 +189,15 @@ class CalibratedModel(nn.Module):
     def save(self, path: str | Path) -> None:
         """Write the calibrator and the network's fingerprint, but not the network.
 
+        A function that is no network has no fingerprint.
+
         Args:
             path: The safetensors file to write.
         """
-        save_calibrator(self.calibrator, path, fingerprint=self.backbone.fingerprint())
+        fingerprint = None
+        if not self.backbone.is_function:
+            fingerprint = self.backbone.fingerprint()
+        save_calibrator(self.calibrator, path, fingerprint=fingerprint)
 
     def to_onnx(
         self,
@@ -231,8 +238,7 @@ class CalibratedModel(nn.Module):
             labels = None
         else:
             outputs, labels = extract(self.backbone, data, batch_size=batch_size)
-        device = next(self.backbone.head.parameters()).device
-        outputs = outputs.to(_fit_device(device))
+        outputs = outputs.to(_fit_device(self.backbone.device))
         self.calibrator.to(outputs.logits.device)
         return outputs, labels
 
@@ -258,7 +264,7 @@ class CalibratedModel(nn.Module):
 
 @torch.inference_mode(False)  # tensors made in inference mode could not be trained on
 def calibrate(
-    net: nn.Module,
+    net: nn.Module | Callable[..., Any],
     data: Any,
     method: str | Calibrator = "sts",
     *,
@@ -268,16 +274,20 @@ def calibrate(
     generator: Generator | None = None,
     progress: bool = False,
     batch_size: int = 256,
+    probs: bool = False,
 ) -> CalibratedModel:
     """Fit a calibrator to a trained network on held-out labelled data.
 
     The network stays as it is, bit for bit.
 
+    A method that learns from mixed features learns from mixed logits where there are no features.
+    For a network, a warning says so. A method that reads logits alone looks for no features.
+
     Args:
-        net: The classifier; see `Backbone`.
+        net: The classifier, or any function from inputs to logits; see `Backbone`.
         data: Labelled data; see `extract`.
         method: A key of CALIBRATORS, or a calibrator, which is then fitted itself.
-        head: Name of the last linear layer; None finds it.
+        head: Name of the layer that makes the logits; None finds it.
         sample_weight: How much each input counts, (N,), in the order of the data; see
             `Calibrator.fit`. A DataLoader must keep the order. Mixup samples have no weights.
         mixup: What is mixed for the methods that learn from mixup samples: "features"; "inputs"
@@ -288,6 +298,7 @@ def calibrate(
             give the same model, and torch's global state is the same before and after.
         progress: Show progress bars on stderr.
         batch_size: Size of the batches that a Dataset or a pair of tensors is divided into.
+        probs: Whether `net` returns probabilities; see `Backbone`.
 
     Raises:
         TypeError: If `data` are nothing that `extract` takes, or inputs cannot be mixed.
@@ -299,9 +310,10 @@ def calibrate(
     calibrator.check_takes_weight(sample_weight)
     if sample_weight is not None:
         _check_order(data)
-    backbone = Backbone(net, head)
     if not calibrator.uses_mixup:
         mixup = None
+    features = _features_for(calibrator, mixup)
+    backbone = Backbone(net, head, features=features, probs=probs)
     inputs: list[Tensor] = []
     recording: AbstractContextManager[object] = nullcontext()
     if mixup == "inputs":
@@ -309,9 +321,9 @@ def calibrate(
     with _random_state(generator):
         with recording:
             outputs, labels = extract(backbone, data, batch_size=batch_size, progress=progress)
-        # Reading head.weight might compute, and change, it: see torch.nn.utils.parametrizations.
-        device = next(backbone.head.parameters()).device
-        outputs = outputs.to(_fit_device(device))
+        if outputs.features is None and not probs:
+            check_are_logits(outputs, backbone.one_logit)
+        outputs = outputs.to(_fit_device(backbone.device))
         source = make_mixup(mixup, backbone, inputs, outputs, labels)
         calibrator.fit(
             outputs,
@@ -324,7 +336,13 @@ def calibrate(
     return CalibratedModel(backbone, calibrator, _summarise_fit(calibrator, outputs, labels))
 
 
-def load(path: str | Path, net: nn.Module, *, head: str | None = None) -> CalibratedModel:
+def load(
+    path: str | Path,
+    net: nn.Module | Callable[..., Any],
+    *,
+    head: str | None = None,
+    probs: bool = False,
+) -> CalibratedModel:
     """Return the model that ``CalibratedModel.save`` wrote, around the same network.
 
     A calibrator that was saved without a fingerprint is accepted for any network that can have its
@@ -332,14 +350,15 @@ def load(path: str | Path, net: nn.Module, *, head: str | None = None) -> Calibr
 
     Args:
         path: The file.
-        net: The network that the calibrator was fitted to.
-        head: Name of the last linear layer; None finds it.
+        net: The network, or the function, that the calibrator was fitted to.
+        head: Name of the layer that makes the logits; None finds it.
+        probs: Whether `net` returns probabilities, as in the fit.
 
     Raises:
         ValueError: If the calibrator was fitted to another network.
     """
     calibrator, header = read_calibrator(path)
-    backbone = Backbone(net, head)
+    backbone = Backbone(net, head, features=calibrator.n_features is not None, probs=probs)
     _check_n_classes(calibrator, backbone, head, path)
     check_fingerprint(header, backbone, path)
     return CalibratedModel(backbone, calibrator)
@@ -386,6 +405,15 @@ def _calibrator(method: str | Calibrator) -> Calibrator:
     return CALIBRATORS[method]()
 
 
+def _features_for(calibrator: Calibrator, mixup: str | None) -> bool | None:
+    """Return whether a fit needs features; None where it can do without."""
+    if calibrator.needs_features or mixup == "inputs":
+        return True
+    if mixup == "features":
+        return None
+    return False
+
+
 def _check_order(data: Any) -> None:
     """Raise ValueError if data are a DataLoader that may change the order of its samples."""
     if not isinstance(data, DataLoader):
@@ -407,20 +435,22 @@ def _check_order(data: Any) -> None:
 def _check_n_classes(
     calibrator: Calibrator, backbone: Backbone, head: str | None, path: str | Path
 ) -> None:
-    """Raise ValueError where no linear layer, or not the head, has an output for each class.
+    """Raise ValueError where the network cannot return a logit for each class.
 
-    Which layer is the head is known from the first call on, unless it is named.
+    A layer with K outputs has a parameter with K rows or columns. Which layer is the head is known
+    from the first call on, unless it is named.
     """
-    if head is None:
-        layers = [module for module in backbone.net.modules() if isinstance(module, nn.Linear)]
-    else:
-        layers = [backbone.head]
-    sizes = [layer.out_features for layer in layers]
-    if sizes and calibrator.n_classes not in sizes:
+    layer = backbone.net
+    if head is not None:
+        layer = backbone.head
+    sizes = {size for parameter in layer.parameters() for size in parameter.shape}
+    possible = {calibrator.n_classes}
+    if calibrator.n_classes == 2:
+        possible.add(1)  # one logit stands for two classes
+    if sizes and not possible & sizes:
         raise ValueError(
-            f"'{path}' is for {calibrator.n_classes} classes; `net` has no linear layer with so "
-            f"many outputs, and its last one has {sizes[-1]}. Pass the network of the fit, or "
-            "calibrate this one."
+            f"'{path}' is for {calibrator.n_classes} classes; `net` has no layer with so many "
+            "outputs. Pass the network of the fit, or calibrate this one."
         )
 
 

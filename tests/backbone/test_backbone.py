@@ -511,7 +511,7 @@ def test_a_class_that_the_head_masks_stays_masked() -> None:
     assert (Backbone(net)(torch.randn(3, 4)).logits[:, 0] == -torch.inf).all()
     net.returned = lambda z: torch.cat([z[:, :1], 2 * z[:, 1:]], 1)
     with pytest.raises(ValueError, match="those of 'fc' are changed after it"):
-        Backbone(net)(torch.randn(3, 4))
+        Backbone(net, features=True)(torch.randn(3, 4))
 
 
 def test_log_softmax_at_the_end_is_a_constant_that_does_not_matter() -> None:
@@ -526,37 +526,132 @@ def test_log_softmax_at_the_end_is_a_constant_that_does_not_matter() -> None:
 
 CHANGED: dict[str, Callable[[Tensor], Tensor]] = {
     "softmax": lambda z: z.softmax(-1),
-    "scale": lambda z: 1.0001 * z,
-    "scale in place": lambda z: z.mul_(2),
+    "tanh": torch.tanh,
+    "a scale for each class": lambda z: z * torch.arange(1, K + 1),
+    "a scale for each row": lambda z: 9 * nn.functional.normalize(z),
     "reorder": lambda z: z.flip(-1),
     "mask": lambda z: z.masked_fill(torch.arange(K) == 0, -torch.inf),
-    "average": lambda z: z.mean(1) if z.dim() == 3 else z + z.mean(0),
 }
 
 
 @pytest.mark.parametrize("change", CHANGED)
-@pytest.mark.parametrize("head", [None, "fc"])
-def test_logits_that_are_changed_after_the_head_are_an_error(change: str, head: str | None) -> None:
+@pytest.mark.parametrize("named", [False, True])
+def test_logits_that_are_changed_after_the_head_are_an_error_where_features_are_needed(
+    change: str, named: bool, generator: torch.Generator
+) -> None:
     message = (
         "`net` must return the output of a linear layer as its 5 logits; "
         "those of 'fc' are changed after it. "
-        "Wrap it so that it returns them before softmax, scaling or pooling; "
-        "or go without features, by Outputs(logits) from a loop of your own."
+        "Wrap it so that it returns them before softmax, scaling or pooling; or go without "
+        'features: with a method that reads logits alone, or mixup="logits".'
     )
+    wanted: dict[str, Any] = {"features": True}
+    if named:
+        wanted = {"head": "fc"}
+    x = torch.randn(30, 4, generator=generator)
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        Backbone(Made(CHANGED[change]), head)(torch.randn(30, 4))
+        Backbone(Made(CHANGED[change]), **wanted)(x)
 
 
-def test_tokens_that_are_averaged_after_the_head_are_an_error() -> None:
-    with pytest.raises(ValueError, match="those of 'fc' are changed after it"):
-        Backbone(Made(CHANGED["average"]))(torch.randn(30, 7, 4))
+@pytest.mark.parametrize("change", sorted({*CHANGED} - {"softmax"}))
+def test_logits_that_are_changed_after_the_head_come_alone_with_one_warning(
+    change: str, generator: torch.Generator
+) -> None:
+    net = Made(CHANGED[change])
+    before = state(net)
+    backbone = Backbone(net)
+    x = torch.randn(30, 4, generator=generator)
+    with pytest.warns(UserWarning, match=r"^No layer of this network .* `head` if there") as warned:
+        outputs = backbone(x)
+    assert [warning.filename for warning in warned] == [__file__]
+    assert outputs.features is None
+    assert torch.equal(outputs.logits, net(x))
+    assert backbone(x[:3]).features is None
+    assert state(net) == before
+    with pytest.raises(RuntimeError, match="has no head that is known"):
+        _ = backbone.head
+    assert Backbone(net, features=False)(x).features is None
 
 
-def test_a_users_hook_that_changes_the_logits_is_an_error() -> None:
+def test_probabilities_are_an_error_unless_they_are_announced(generator: torch.Generator) -> None:
+    net, x = Made(CHANGED["softmax"]), torch.randn(30, 4, generator=generator)
+    message = r"^`net` must return logits, .*; it returned probabilities. Pass probs=True, or"
+    with pytest.raises(ValueError, match=message):
+        Backbone(net)(x)
+    outputs = Backbone(net, probs=True)(x)
+    torch.testing.assert_close(outputs.logits, net(x).log())
+    assert outputs.features is None
+    with pytest.raises(ValueError, match="a network of probabilities gives logits alone"):
+        Backbone(net, features=True, probs=True)
+
+
+FIXED: dict[str, Callable[[Tensor], Tensor]] = {
+    "scale": lambda z: 1.0001 * z,
+    "scale in place": lambda z: z.mul_(2),
+    "bias": lambda z: z + torch.arange(K),
+    "scale, bias and log_softmax": lambda z: (torch.arange(K) - z / 3).log_softmax(-1),
+}
+
+
+@pytest.mark.parametrize("change", FIXED)
+@pytest.mark.parametrize("head", [None, "fc"])
+def test_a_fixed_scale_and_bias_after_the_layer_belong_to_the_head(
+    change: str, head: str | None, generator: torch.Generator
+) -> None:
+    net = Made(FIXED[change])
+    before = state(net)
+    backbone, x = Backbone(net, head), torch.randn(30, 4, generator=generator)
+    outputs = backbone(x)
+    torch.testing.assert_close(outputs.features, net.first(x).tanh())
+    made = backbone.head(outputs.features)
+    torch.testing.assert_close(made.log_softmax(-1), net(x).log_softmax(-1))
+    # What is known of the head comes from the largest batch.
+    close(backbone(x[:1]), outputs[:1], 1e-6)
+    torch.testing.assert_close(backbone.head(outputs.features), made)
+    assert state(net) == before
+
+
+def test_a_scale_is_not_believed_on_a_few_inputs_unless_features_are_needed(
+    generator: torch.Generator,
+) -> None:
+    x = torch.randn(7, 4, generator=generator)
+    with pytest.warns(UserWarning, match="No layer of this network"):
+        assert Backbone(Made(lambda z: 2 * z))(x).features is None
+    net = Made(lambda z: 2 * z)
+    outputs = Backbone(net, features=True)(x[:1])
+    torch.testing.assert_close(outputs.features, net.first(x[:1]).tanh())
+
+
+def test_rows_that_are_not_finite_or_all_alike_do_not_hide_a_scale(
+    generator: torch.Generator,
+) -> None:
+    net, x = Made(lambda z: 2 * z), torch.randn(30, 4, generator=generator)
+    x[3] = torch.nan
+    backbone = Backbone(net)
+    features = net.first(x).tanh()
+    for some in (slice(None), slice(3, 4), [5, 5], slice(3, 5)):
+        torch.testing.assert_close(backbone(x[some]).features, features[some], equal_nan=True)
+    torch.testing.assert_close(backbone.head(features[4:]), net(x[4:]))
+
+
+def test_tokens_that_are_averaged_after_the_head_have_their_mean_as_features(
+    generator: torch.Generator,
+) -> None:
+    net = Made(lambda z: z.mean(1))
+    backbone, x = Backbone(net), torch.randn(30, 7, 4, generator=generator)
+    outputs = backbone(x)
+    torch.testing.assert_close(outputs.features, net.first(x).tanh().mean(1))
+    reproduces(backbone, outputs)
+
+
+def test_a_users_hook_that_changes_the_logits_leaves_them_alone(
+    generator: torch.Generator,
+) -> None:
     net = Made(lambda z: z)
+    # Called alone, the layer runs this hook too, so that a head with a factor of 2 would be wrong.
     net.fc.register_forward_hook(lambda layer, args, output: 2 * output)
-    with pytest.raises(ValueError, match="those of 'fc' are changed after it"):
-        Backbone(net)(torch.randn(30, 4))
+    with pytest.warns(UserWarning, match="No layer of this network"):
+        assert Backbone(net)(torch.randn(30, 4, generator=generator)).features is None
 
 
 def test_a_network_without_a_linear_head_gets_one_clear_sentence() -> None:
@@ -564,15 +659,15 @@ def test_a_network_without_a_linear_head_gets_one_clear_sentence() -> None:
         nn.Flatten(), nn.Linear(9, 12), nn.Unflatten(1, (3, 2, 2)), nn.Conv2d(3, K, 2), nn.Flatten()
     )
     with pytest.raises(
-        ValueError, match=r"its 5 logits; no linear layer with 5 outputs ran. .* Outputs\(logits\)"
+        ValueError, match=r"its 5 logits; no linear layer with 5 outputs ran. .* mixup="
     ):
-        Backbone(net)(torch.randn(2, 9))
+        Backbone(net, features=True)(torch.randn(2, 9))
 
 
 def test_a_head_that_is_none_is_named_with_those_that_are(net: ConvNet) -> None:
     message = (
-        r"^`head` must name a linear layer; got 'fc'. "
-        r"The last ones are \['neck.0', 'classifier.1'\].$"
+        r"^`head` must name a layer of the network; got 'fc'. "
+        r"The last linear ones are \['neck.0', 'classifier.1'\].$"
     )
     with pytest.raises(ValueError, match=message):
         Backbone(net, head="fc")
@@ -594,10 +689,15 @@ def test_the_head_is_known_after_the_first_call(net: ConvNet, images: Tensor) ->
         (
             "resnet18",
             TypeError,
-            r"^`net` must be a torch.nn.Module; got str. For logits, use Outputs.$",
+            r"^`net` must be a torch.nn.Module, or a function .*; got str. For logits, use Outp",
         ),
         (
-            Made(lambda z: z, k=1),
+            Made,
+            TypeError,
+            r"^`net` must be a torch.nn.Module, or a function .*; got type. For logits, use Outp",
+        ),
+        (
+            Made(lambda z: z[None]),
             ValueError,
             r"^`logits` must have shape \(N, K\) .* For a binary model",
         ),
@@ -921,6 +1021,16 @@ def test_mapped_outputs_equal_those_in_memory(
     assert (tmp_path / "new" / "folder" / "features.bin").stat().st_size == 4 * N * D
 
 
+def test_logits_alone_are_mapped_too(images: Tensor, labels: Tensor, tmp_path: Path) -> None:
+    backbone = Backbone(ConvNet(), features=False)
+    kept, _ = extract(backbone, (images, labels), batch_size=4)
+    mapped, y = extract(backbone, (images, labels), batch_size=4, storage=tmp_path)
+    assert mapped.features is None
+    assert kept.features is None
+    assert torch.equal(mapped.logits, kept.logits)
+    assert torch.equal(y, labels)
+
+
 def test_a_second_extraction_to_a_folder_leaves_the_first_result_alone(
     net: ConvNet, images: Tensor, labels: Tensor, tmp_path: Path
 ) -> None:
@@ -1031,6 +1141,16 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
         (X, Y[:, None].repeat(1, K)),
         ValueError,
         r"`labels` .*; got \(6, 5\). One-hot labels need .*",
+    ),
+    "multi-label": (
+        (X, torch.ones(6, K, dtype=torch.int64)),
+        ValueError,
+        r"`labels` .*; got \(6, 5\). Multi-label classification is not supported: calibrate .*",
+    ),
+    "multi-label of floats": (
+        [(X, torch.ones(6, K))],
+        ValueError,
+        r"`labels` .*; got \(6, 5\). Multi-label classification is not supported: calibrate .*",
     ),
     "float": (
         (X, Y.float()),

@@ -699,3 +699,38 @@ def test_an_export_is_silent(tmp_path: Path) -> None:
         [sys.executable, "-W", "default", "-c", code], capture_output=True, text=True
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+# --- heads of other forms ---
+
+
+class OneLogit(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.fc = nn.Linear(12, 6), nn.Linear(6, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = 3 * self.fc(self.body(x.flatten(1)).relu()).squeeze(1)
+        return logits
+
+
+def pooled_convolution() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 1), nn.ReLU(), nn.Conv2d(6, 4, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    )
+
+
+# AdaTS reads features, and is exported faster than STS.
+@pytest.mark.parametrize(
+    ("make", "method"), [(OneLogit, "ts"), (OneLogit, "adats"), (pooled_convolution, "adats")]
+)
+def test_heads_of_other_forms_are_exported(
+    make: Callable[[], nn.Module], method: str, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    net = make()
+    x = torch.randn(60, 3, 2, 2)
+    labels = (4 * Backbone(net)(x).logits).softmax(-1).multinomial(1).squeeze(1)
+    model = simplexcal.calibrate(net, (x, labels), METHODS[method]())
+    model.to_onnx(tmp_path / "net.onnx", x[:3])
+    assert_same(run(tmp_path / "net.onnx", inputs=x), model.predict(x))

@@ -1,4 +1,4 @@
-"""One forward pass of a frozen network, with the calls of its linear layers recorded."""
+"""One forward pass of a frozen network, with the calls of some of its layers recorded."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -15,6 +15,9 @@ from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from simplexcal._arrays import as_tensor, frame_to_array, list_to_array
+from simplexcal.types import SMALLEST, restore_argmax
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 _locks: "WeakKeyDictionary[nn.Module, Any]" = WeakKeyDictionary()  # one for each network
 _locks_guard = Lock()
@@ -22,12 +25,12 @@ _stance_lock = RLock()
 
 
 class Call(NamedTuple):
-    """One call of a linear layer.
+    """One call of a layer.
 
     Attributes:
         name: Name of the layer in the network.
-        features: Its input.
-        output: Its output.
+        features: Its input, (N, D), or (N, T, D) for T tokens or places of a map.
+        output: Its output, (N, K) or (N, T, K).
     """
 
     name: str
@@ -147,8 +150,8 @@ def _lock_of(net: nn.Module) -> Any:
 
 
 @contextmanager
-def recorded(layers: dict[str, nn.Linear]) -> Iterator[dict[str | int, Call]]:
-    """Record the calls of linear layers, in their order.
+def recorded(layers: Mapping[str, nn.Module]) -> Iterator[dict[str | int, Call]]:
+    """Record the calls of layers that map one tensor to another, in their order.
 
     Of calls on tokens, the last one for each output width is kept, since all may not fit.
 
@@ -158,14 +161,19 @@ def recorded(layers: dict[str, nn.Linear]) -> Iterator[dict[str | int, Call]]:
     calls: dict[str | int, Call] = {}
 
     def record(
-        name: str, layer: nn.Linear, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor
+        name: str, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
-        features = next(iter((*args, *kwargs.values())))
+        features = next(iter((*args, *kwargs.values())), None)
+        if not isinstance(features, Tensor) or not isinstance(output, Tensor):
+            return
+        if isinstance(layer, CONVOLUTIONS):
+            features = _places(features)
+            output = _places(output)
         # The network may change both in place later. Features of all tokens may not fit twice.
         if output.dim() <= 2:
             calls[name] = Call(name, features.clone(), output.clone())
         else:
-            calls[layer.out_features] = Call(name, features, output.clone())
+            calls[output.shape[-1]] = Call(name, features, output.clone())
 
     with ExitStack() as stack:
         for name, layer in layers.items():
@@ -174,6 +182,11 @@ def recorded(layers: dict[str, nn.Linear]) -> Iterator[dict[str | int, Call]]:
             handle = layer.register_forward_hook(hook, prepend=True, with_kwargs=True)
             stack.enter_context(handle)
         yield calls
+
+
+def _places(maps: Tensor) -> Tensor:
+    """Return maps (N, C, ...) as rows of channels, (N, T, C)."""
+    return maps.flatten(2).transpose(1, 2)
 
 
 class RecordedCalls(TorchFunctionMode):
@@ -205,15 +218,18 @@ class RecordedCalls(TorchFunctionMode):
         return output
 
 
-def features_of_logits(call: Call, logits: Tensor) -> Tensor:
+def features_of_logits(call: Call, logits: Tensor, *, pooled: bool = False) -> Tensor:
     """Return a layer's input (N, D); of all tokens, that of the one whose logits were picked.
 
     Args:
         call: The call of the layer.
         logits: The network's logits, (N, K).
+        pooled: The network takes the mean over all tokens instead.
     """
     if call.output.dim() == 2:
         return call.features
+    if pooled:
+        return call.features.flatten(1, -2).mean(1)
     of_tokens = call.output.log_softmax(-1)
     picked = logits.log_softmax(-1).unsqueeze(1)
     token = (of_tokens - picked).abs().amax(-1).argmin(1)
@@ -239,6 +255,8 @@ def logits_of(net: nn.Module, x: Any) -> Any:
     if isinstance(found, tuple | list):
         tensors = (part for part in found if isinstance(part, Tensor))
         found = next(tensors, None)
+    if isinstance(found, Tensor) and found is result and _is_one_row(x, found):
+        return found.reshape(1)
     if not isinstance(found, Tensor) or found.dim() == 0:
         raise TypeError(
             "`net` must return logits (N, K): as a tensor, as the first tensor of a tuple, or "
@@ -246,6 +264,58 @@ def logits_of(net: nn.Module, x: Any) -> Any:
             "returns them alone."
         )
     return found
+
+
+def _is_one_row(x: Any, found: Tensor) -> bool:
+    """Return whether a binary network has squeezed the result (1, 1) for one input."""
+    return found.dim() == 0 and isinstance(x, Tensor | np.ndarray) and x.shape[:1] == (1,)
+
+
+def of_two_classes(logits: Tensor) -> Tensor:
+    """Return the one logit z of a binary network, (N,) or (N, 1), as the logits (0, z).
+
+    Any other tensor is returned as it is.
+
+    Args:
+        logits: What a network returns.
+    """
+    if not has_one_logit(logits):
+        return logits
+    z = logits.flatten()
+    return torch.stack([torch.zeros_like(z), z], -1)
+
+
+def has_one_logit(logits: Tensor) -> bool:
+    """Return whether a network returns one number for each input.
+
+    Args:
+        logits: What it returns.
+    """
+    return logits.dim() == 1 or (logits.dim() == 2 and logits.shape[1] == 1)
+
+
+def log_probs(probs: Tensor) -> Tensor:
+    """Return probabilities (N, K) as logits, as ``Outputs.from_probs`` does without its checks.
+
+    Args:
+        probs: Rows of probabilities; or those of class 1 alone, (N,) or (N, 1).
+    """
+    probs = of_all_classes(probs)
+    return restore_argmax(probs.argmax(-1), probs.clamp_min(SMALLEST).log())
+
+
+def of_all_classes(probs: Tensor) -> Tensor:
+    """Return the probability p of class 1, (N,) or (N, 1), as the probabilities (1 - p, p).
+
+    Any other tensor is returned as it is.
+
+    Args:
+        probs: What a network returns.
+    """
+    if not has_one_logit(probs):
+        return probs
+    p = probs.flatten()
+    return torch.stack([1 - p, p], -1)
 
 
 def _describe_result(result: Any) -> str:

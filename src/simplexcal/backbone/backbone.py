@@ -1,6 +1,6 @@
 """The frozen network: logits and penultimate features in one forward pass."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -8,17 +8,36 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from simplexcal._validation import check_float_tensor
+from simplexcal._arrays import as_tensor, frame_to_array, list_to_array
+from simplexcal._validation import are_probs, check_float_tensor, warn_caller
 from simplexcal.backbone._fingerprint import digest_network
 from simplexcal.backbone._forward import (
     Call,
     RecordedCalls,
     features_of_logits,
     frozen,
+    has_one_logit,
     input_tensor,
+    log_probs,
     logits_of,
+    map_tensors,
     network_inputs,
+    of_all_classes,
+    of_two_classes,
     recorded,
+)
+from simplexcal.backbone._heads import (
+    ENOUGH_ROWS,
+    MAX_MISS,
+    Head,
+    Match,
+    head_of,
+    linear_layers,
+    log_softmax,
+    match,
+    match_exactly,
+    other_layers,
+    usable_rows,
 )
 from simplexcal.types import Outputs, outputs_of_rows
 
@@ -26,80 +45,221 @@ from simplexcal.types import Outputs, outputs_of_rows
 class Backbone(nn.Module):
     """A frozen classifier. Called with inputs, it returns their Outputs.
 
-    The logits are the network's own; the features are the input of its last linear layer, the
-    head. Each call checks that they belong together, up to a constant in each row that softmax
-    ignores (a final log_softmax). A network that scales its logits or returns probabilities is
-    rejected. Where the head is applied to all tokens and the network picks one of them, the
-    features are those of this token.
+    The logits are the network's own; the features are the input of its last layer, the head. Each
+    call checks that the head turns them into the logits, up to a constant in each row that softmax
+    ignores (a final log_softmax). The network may take the mean of the head's output over tokens or
+    places, and multiply it by a number and add a bias, as long as both are the same for all inputs.
+    Where it picks one token, the features are those of this token.
+
+    Where no layer does that, there are logits alone, and one warning says so. One logit z for each
+    input, (N,) or (N, 1), stands for the two logits (0, z): class 1 is predicted where z > 0.
 
     The network stays as it is, bit for bit: weights, buffers, modes, flags and hooks. A buffer that
     the network updates itself has its value again after each call, and so have the inputs.
 
     Args:
         net: The classifier. It returns logits (N, K), alone or as the first tensor of a tuple, or
-            under the name "logits".
-        head: Name of the last linear layer, such as "classifier.6". None finds it in the first
-            call: the last linear layer whose output the network returns.
+            under the name "logits". Any other callable gives logits alone: it is called with the
+            inputs as they are, and returns a tensor or an array.
+        head: Name of the layer that makes the logits, such as "classifier.6". None finds it in the
+            first call; a scale, a bias or a mean after it needs a first call with 8 inputs.
+        features: True raises an error where there are no features; False does not look for them.
+        probs: Whether `net` returns probabilities, of which the logits are the logarithms; there
+            are no features then. A single one, (N,) or (N, 1), is that of class 1.
 
     Raises:
-        TypeError: If `net` is no torch.nn.Module.
-        ValueError: If `head` names no linear layer.
+        TypeError: If `net` is no torch.nn.Module and cannot be called.
+        ValueError: If `head` names no layer of the network.
     """
 
     net: nn.Module
 
-    def __init__(self, net: nn.Module, head: str | None = None) -> None:
+    def __init__(
+        self,
+        net: nn.Module | Callable[..., Any],
+        head: str | None = None,
+        *,
+        features: bool | None = None,
+        probs: bool = False,
+    ) -> None:
         super().__init__()
         self.eval()
-        if not isinstance(net, nn.Module):
-            raise TypeError(
-                f"`net` must be a torch.nn.Module; got {type(net).__name__}. "
-                "For logits, use Outputs."
-            )
         # The network is no submodule, so that no optimiser, train(), requires_grad_() or
         # state_dict() reaches it through this object.
-        self.__dict__["net"] = _unwrap(net)
+        self.__dict__["net"] = _as_module(net)
+        self.features = features
+        self.probs = probs
+        self.one_logit: bool | None = None
         self._head_name = head
-        names = list(_linear_layers(self.net))
-        if head is not None and head not in names:
+        self._match: Match | None = None
+        self._match_rows = 0
+        self._is_alone = self.is_function or probs
+        self._device = torch.device("cpu")
+        names = list(linear_layers(self.net))
+        if head is not None and head not in dict(self.net.named_modules()):
             raise ValueError(
-                f"`head` must name a linear layer; got {head!r}. The last ones are {names[-5:]}."
+                f"`head` must name a layer of the network; got {head!r}. The last linear ones are "
+                f"{names[-5:]}."
+            )
+        if features and self._is_alone:
+            raise ValueError(
+                "`net` must be a torch.nn.Module that returns logits where features are needed; a "
+                "function or a network of probabilities gives logits alone. Use a method that "
+                'reads logits, such as "ts", or mixup="logits".'
             )
 
     @property
-    def head(self) -> nn.Linear:
-        """The last linear layer, known from the first call on."""
+    def head(self) -> Any:
+        """The layer that makes the logits, known from the first call on.
+
+        It maps features (N, D) to logits (N, K). Where the network changes the layer's output, this
+        is a module around the layer that does the same.
+        """
         if self._head_name is None:
+            if self._is_alone:
+                raise RuntimeError("This network has no head that is known; it has logits alone.")
             raise RuntimeError(
                 "The head is found in the first forward pass. "
                 "Call the backbone once, or pass head=..."
             )
-        return _linear_layers(self.net)[self._head_name]
+        layer = self.net.get_submodule(self._head_name)
+        if self._match is None:
+            return layer
+        return head_of(layer, self._match, bool(self.one_logit))
+
+    @property
+    def head_name(self) -> str | None:
+        """The name of the layer that gives features, or None where there are none, or not yet."""
+        if self.features is False:
+            return None
+        return self._head_name
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether the network takes the mean of the head's output over tokens or places."""
+        return self._match is not None and self._match.pooled
+
+    @property
+    def is_function(self) -> bool:
+        """Whether this is a callable that is no torch.nn.Module."""
+        return isinstance(self.net, FunctionModule)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the head, or that of the last logits."""
+        if self.head_name is not None:
+            for parameter in self.net.get_submodule(self.head_name).parameters():
+                return parameter.device
+        return self._device
 
     def forward(self, x: Any) -> Outputs:
-        """Return logits (N, K) and features (N, D), on the network's device.
+        """Return logits (N, K) and features (N, D) or None, on the network's device.
 
         Args:
             x: A tensor or an array; or a mapping or a sequence of them, for ``net(**x)`` or
                 ``net(*x)``.
 
         Raises:
-            ValueError: If the logits are not the output of a linear layer.
+            ValueError: If there must be features, and no layer turns them into the logits.
         """
         if torch.compiler.is_compiling():
             return self._trace(x)
-        if self._head_name is None:
-            layers = _linear_layers(self.net)
+        # Tensors made in inference mode could not be trained on.
+        with torch.inference_mode(False), torch.no_grad():
+            return self._outputs(x)
+
+    def _outputs(self, x: Any) -> Outputs:
+        """Return the outputs, with features where the head is known, named or found."""
+        if self.features is False or self._is_alone:
+            outputs, _ = self._run(x, {})
+            return outputs
+        if self._head_name is not None:
+            outputs, calls = self._run(x, {self._head_name: self._layer})
+            return self._with_features(outputs, calls)
+        outputs, calls = self._run(x, linear_layers(self.net))
+        for call in reversed(calls):
+            found = match_exactly(call, outputs.logits, bool(self.one_logit))
+            if found is not None:
+                return self._known(outputs, found)
+        return self._search(x, outputs, calls)
+
+    def _run(self, x: Any, layers: Mapping[str, nn.Module]) -> tuple[Outputs, list[Call]]:
+        """Return the logits, and the calls of layers."""
+        if self.is_function:
+            x = map_tensors(lambda part: part, list_to_array(x))
         else:
-            layers = {self._head_name: self.head}
+            x = network_inputs(self.net, x)
         with frozen(self.net), recorded(layers) as calls:
-            outputs = Outputs(logits_of(self.net, network_inputs(self.net, x)))
-            for call in reversed(calls.values()):
-                features = _features(call, outputs.logits)
-                if features is not None:
-                    self._head_name = call.name
-                    return Outputs(outputs.logits, features)
-        raise _no_head(list(calls.values()), outputs.n_classes)
+            found = logits_of(self.net, x)
+            self.one_logit = has_one_logit(found)
+            if self.probs:
+                outputs = Outputs.from_probs(of_all_classes(found))
+            else:
+                outputs = Outputs(of_two_classes(found))
+        self._device = outputs.logits.device
+        return outputs, list(calls.values())
+
+    def _with_features(self, outputs: Outputs, calls: list[Call]) -> Outputs:
+        """Return the outputs with the features of the layer that is known or named."""
+        one_logit = bool(self.one_logit)
+        is_exact = self._match is not None and self._match.is_exact
+        for call in reversed(calls):
+            if is_exact:
+                found = match_exactly(call, outputs.logits, one_logit)
+            else:
+                found = match(call, outputs.logits, one_logit, trust=True)
+            if found is not None:
+                return self._known(outputs, found)
+        raise _no_head(calls, outputs.n_classes, one_logit)
+
+    def _search(self, x: Any, outputs: Outputs, linear_calls: list[Call]) -> Outputs:
+        """Look for a head of another form, in a second pass."""
+        one_logit = bool(self.one_logit)
+        width = outputs.n_classes
+        if one_logit:
+            width = 1
+        _, calls = self._run(x, other_layers(self.net, width))
+        for call in reversed(calls):
+            found = match(call, outputs.logits, one_logit, trust=bool(self.features))
+            if found is not None and self._reproduces(outputs.logits, found):
+                return self._known(outputs, found)
+        error = _no_head(linear_calls, outputs.n_classes, one_logit)
+        if self.features:
+            raise error
+        if len(outputs) >= ENOUGH_ROWS:
+            check_are_logits(outputs, one_logit)
+        self._is_alone = True
+        warn_caller(
+            "No layer of this network is known to turn features into its logits, so there are "
+            "logits alone: λ(x) is learned from mixed logits instead of mixed features. Name the "
+            "layer with `head` if there is one; to go without features, and without this warning, "
+            'pass mixup="logits" to calibrate, or features=False to Backbone.'
+        )
+        return outputs
+
+    def _reproduces(self, logits: Tensor, found: Match) -> bool:
+        """Return whether the head gives the logits when it is called, the hooks of others too."""
+        layer = self.net.get_submodule(found.name)
+        with frozen(self.net):
+            made = head_of(layer, found, bool(self.one_logit))(found.features)
+        difference = log_softmax(made.to(logits)) - log_softmax(logits)
+        largest = logits[usable_rows(logits)].abs().amax()
+        return bool((difference.abs() <= MAX_MISS * (1 + largest)).all())
+
+    def _known(self, outputs: Outputs, found: Match) -> Outputs:
+        """Return the outputs with features; from now on the head is known."""
+        self._head_name = found.name
+        if self._match is None or not self._match.is_exact:
+            # A scale and a bias are better known from more inputs.
+            n_rows = int(usable_rows(outputs.logits).sum())
+            if n_rows > self._match_rows:
+                self._match_rows = n_rows
+                self._match = found._replace(features=found.features[:0])
+        return Outputs(outputs.logits, found.features)
+
+    @property
+    def _layer(self) -> nn.Module:
+        return self.net.get_submodule(self._head_name or "")
 
     def _trace(self, x: Any) -> Outputs:
         """Return the outputs where torch.compile or torch.export trace them.
@@ -110,13 +270,28 @@ class Backbone(nn.Module):
             raise RuntimeError(
                 "`net` must be in evaluation mode to be compiled or exported. Call net.eval()."
             )
-        recorder = RecordedCalls(self.head)
+        if self.features is False or self._is_alone:
+            return outputs_of_rows(_full(self.logits_of_result(logits_of(self.net, x))))
+        layer = self.head
+        if isinstance(layer, Head):
+            layer = layer.layer
+        recorder = RecordedCalls(layer)
         with recorder:
-            logits = logits_of(self.net, x)
+            logits = self.logits_of_result(logits_of(self.net, x))
         if not recorder.calls:
-            raise _no_head([], logits.shape[1])
-        features = features_of_logits(recorder.calls[-1], logits)
+            raise _no_head([], logits.shape[1], False)
+        features = features_of_logits(recorder.calls[-1], logits, pooled=self.is_pooled)
         return outputs_of_rows(_full(logits), _full(features))
+
+    def logits_of_result(self, found: Tensor) -> Tensor:
+        """Return what the network returns as logits (N, K), without a check.
+
+        Args:
+            found: Its logits or probabilities.
+        """
+        if self.probs:
+            return log_probs(found)
+        return of_two_classes(found)
 
     def train(self, mode: bool = True) -> Self:
         """Stay in evaluation mode: batch-norm statistics are part of the frozen network.
@@ -144,6 +319,42 @@ class Backbone(nn.Module):
         return self
 
 
+class FunctionModule(nn.Module):
+    """A callable that is no module, as one without parameters.
+
+    Args:
+        function: From inputs to logits or probabilities.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what the function returns, an array as a tensor.
+
+        Args:
+            *args: Inputs by position.
+            **kwargs: Inputs by name.
+        """
+        result = frame_to_array(self.function(*args, **kwargs))
+        if isinstance(result, np.ndarray):
+            return as_tensor(result)
+        return result
+
+
+def _as_module(net: object) -> nn.Module:
+    """Return a network without what wraps it, and another callable as a module."""
+    if isinstance(net, nn.Module):
+        return _unwrap(net)
+    if callable(net) and not isinstance(net, type):
+        return FunctionModule(net)
+    raise TypeError(
+        "`net` must be a torch.nn.Module, or a function from inputs to logits; got "
+        f"{type(net).__name__}. For logits, use Outputs."
+    )
+
+
 def _unwrap(net: nn.Module) -> nn.Module:
     """Return the network inside of a compiled or parallel one.
 
@@ -157,63 +368,50 @@ def _unwrap(net: nn.Module) -> nn.Module:
     return net
 
 
-def _linear_layers(net: nn.Module) -> dict[str, nn.Linear]:
-    """Return the linear layers that may be the head.
-
-    Those in torch's encoder layers may not: a hook there would turn the fast path off.
-    """
-    inner: set[nn.Module] = set()
-    for module in net.modules():
-        if isinstance(module, nn.TransformerEncoderLayer):
-            inner.update(module.modules())
-    return {
-        name: module
-        for name, module in net.named_modules()
-        if isinstance(module, nn.Linear) and module not in inner
-    }
-
-
-def _features(call: Call, logits: Tensor) -> Tensor | None:
-    """Return the features (N, D) that a layer turned into the logits, or None.
-
-    Each row of the logits must be, up to a constant and rounding, the layer's output for one of the
-    row's T tokens; mostly T = 1.
-    """
-    n, k = logits.shape
-    size = call.output.numel()
-    n_tokens = max(1, size // max(1, n * k))
-    if call.output.shape[-1] != k or size != n * n_tokens * k:
-        return None
-    output = call.output.reshape(n, n_tokens, k).to(logits)
-    difference = _log_softmax(output) - _log_softmax(logits.unsqueeze(1))
-    distance, token = difference.abs().amax(-1).min(1)
-    largest = logits.nan_to_num(0, 0, 0).abs().amax(-1)
-    eps = max(torch.finfo(call.output.dtype).eps, torch.finfo(logits.dtype).eps)
-    if (distance > 4 * eps * (1 + largest)).any():
-        return None
-    features = call.features.reshape(n, n_tokens, call.features.shape[-1])
-    return features[torch.arange(n, device=token.device), token]
-
-
 def _full(tensor: Tensor) -> Tensor:
     """Return a tensor as Outputs hold it: without a graph, and not in half precision."""
     return check_float_tensor("net", tensor.detach())
 
 
-def _log_softmax(logits: Tensor) -> Tensor:
-    """Return the log-softmax, with NaN as a number that equals NaN only."""
-    return logits.log_softmax(-1).nan_to_num(1e9)
-
-
-def _no_head(calls: list[Call], k: int) -> ValueError:
-    """Return the error for logits that no linear layer made."""
-    candidates = [call.name for call in calls if call.output.shape[-1] == k]
+def _no_head(calls: list[Call], k: int, one_logit: bool) -> ValueError:
+    """Return the error for logits that no layer is known to make."""
+    width = k
+    if one_logit:
+        width = 1
+    candidates = [call.name for call in calls if call.output.shape[-1:] == (width,)]
     if candidates:
         found = f"those of {candidates[-1]!r} are changed after it"
     else:
-        found = f"no linear layer with {k} outputs ran"
+        found = f"no linear layer with {_count(width, 'output')} ran"
     return ValueError(
-        f"`net` must return the output of a linear layer as its {k} logits; {found}. "
-        "Wrap it so that it returns them before softmax, scaling or pooling; "
-        "or go without features, by Outputs(logits) from a loop of your own."
+        f"`net` must return the output of a linear layer as its {_count(width)}; {found}. "
+        "Wrap it so that it returns them before softmax, scaling or pooling; or go without "
+        'features: with a method that reads logits alone, or mixup="logits".'
     )
+
+
+def _count(n: int, noun: str = "logit") -> str:
+    if n == 1:
+        return f"1 {noun}"
+    return f"{n} {noun}s"
+
+
+def check_are_logits(outputs: Outputs, one_logit: bool | None) -> None:
+    """Raise ValueError if a network has returned probabilities.
+
+    Args:
+        outputs: Its outputs for several inputs.
+        one_logit: Whether it returns one number for each.
+    """
+    z = outputs.logits[:, -1]
+    if one_logit and bool(((z >= 0) & (z <= 1)).all()):
+        raise ValueError(
+            "`net` must return logits; its one output is between 0 and 1 for all inputs, as the "
+            "probabilities of a sigmoid are. Pass probs=True; or, if these are logits, let it "
+            "return them as torch.stack([torch.zeros_like(z), z], -1)."
+        )
+    if not one_logit and are_probs(outputs.logits):
+        raise ValueError(
+            "`net` must return logits, the values before the softmax; it returned probabilities. "
+            "Pass probs=True, or wrap it so that it returns the logits."
+        )

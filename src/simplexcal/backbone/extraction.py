@@ -1,7 +1,7 @@
 """A network's outputs for a whole data set."""
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -13,19 +13,20 @@ from torch.utils.data import DataLoader, Dataset
 
 from simplexcal._arrays import frame_to_array, list_to_array
 from simplexcal._progress import track
-from simplexcal._validation import check_batch_labels, check_count
+from simplexcal._validation import binary_labels, check_batch_labels, check_count
 from simplexcal.backbone._forward import map_tensors
 from simplexcal.backbone.backbone import Backbone
 from simplexcal.types import Outputs
 
 COLUMNS = ("logits", "features", "labels")
+COLUMNS_ALONE = ("logits", "labels")  # of a network without features
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 LABELS = ("labels", "label")  # names of the labels in a batch that is a mapping
 Rows = tuple[Tensor, ...]  # of each column
 
 
 def extract(
-    backbone: nn.Module,
+    backbone: nn.Module | Callable[..., Any],
     data: Any,
     *,
     batch_size: int = 256,
@@ -35,10 +36,11 @@ def extract(
     """Return a network's outputs for labelled data, and the labels (N,), on the CPU.
 
     Args:
-        backbone: A Backbone, or a network to make one of.
+        backbone: A Backbone, or a network or another callable to make one of.
         data: A DataLoader or another iterable of batches; or a Dataset, or a pair (inputs, labels)
             of tensors, arrays or lists of numbers. A batch is such a pair, or a dict with "labels"
-            whose other tensors are the inputs. A list of (input, class) is a Dataset.
+            whose other tensors are the inputs. A list of (input, class) is a Dataset. The labels of
+            a network with one logit may be floats or bools, and of shape (N, 1).
         batch_size: Size of the batches that a Dataset or a pair is divided into.
         storage: Folder for the results, which are then memory-mapped. None keeps them in memory.
         progress: Show a progress bar on stderr.
@@ -64,17 +66,20 @@ def extract(
             "`data` is empty. Pass at least one batch; "
             "an iterator that was read before gives no more."
         )
-    logits, features, labels = columns
-    return Outputs(logits, features), labels
+    *outputs, labels = columns
+    return Outputs(*outputs), labels
 
 
-def input_batches(net: nn.Module, data: Any, batch_size: int) -> Iterable[Any]:
+def input_batches(
+    net: nn.Module, data: Any, batch_size: int, *, binary: bool = False
+) -> Iterable[Any]:
     """Return batches of the inputs in data with or without labels; labels are ignored.
 
     Args:
         net: The network that takes the inputs.
         data: What ``extract`` takes, or inputs alone.
         batch_size: Size of the batches that data are divided into, where they can be.
+        binary: Whether zeros and ones of any type may be labels.
 
     Raises:
         TypeError: If `data` is nothing of this; the message calls it `x`.
@@ -84,7 +89,8 @@ def input_batches(net: nn.Module, data: Any, batch_size: int) -> Iterable[Any]:
     if isinstance(data, Tensor | np.ndarray):
         starts = range(0, max(len(data), 1), batch_size)
         return [data[start : start + batch_size] for start in starts]
-    has_labels = _is_labelled(net, data) or _are_labelled(net, data) or _are_samples(data)
+    is_pair = _is_labelled(net, data, binary)
+    has_labels = is_pair or _are_labelled(net, data, binary) or _are_samples(data)
     if isinstance(data, Mapping | tuple | list) and not has_labels:
         return [data]
     if not isinstance(data, Iterable | Dataset) and not hasattr(data, "__getitem__"):
@@ -93,31 +99,33 @@ def input_batches(net: nn.Module, data: Any, batch_size: int) -> Iterable[Any]:
             f"got {type(data).__name__}."
         )
     batches = _batches(data, batch_size)
-    return (_inputs_of(net, batch) for batch in batches)
+    return (_inputs_of(net, batch, binary) for batch in batches)
 
 
-def _inputs_of(net: nn.Module, batch: Any) -> Any:
+def _inputs_of(net: nn.Module, batch: Any, binary: bool) -> Any:
     """Return the inputs in a batch with or without labels."""
-    if _is_labelled(net, batch):
+    if _is_labelled(net, batch, binary):
         return _split(batch)[0]
     return batch
 
 
-def _are_labelled(net: nn.Module, data: Any) -> bool:
+def _are_labelled(net: nn.Module, data: Any, binary: bool) -> bool:
     """Return whether data are a list of batches with labels."""
     if not isinstance(data, tuple | list):
         return False
-    return all(_is_labelled(net, part) for part in data)
+    return all(_is_labelled(net, part, binary) for part in data)
 
 
-def _is_labelled(net: nn.Module, batch: Any) -> bool:
+def _is_labelled(net: nn.Module, batch: Any, binary: bool) -> bool:
     """Return whether a batch is (inputs, labels), or a mapping with labels.
 
     Two tensors are both inputs if the network needs two.
     """
     if isinstance(batch, Mapping):
         return any(name in batch for name in LABELS)
-    if not isinstance(batch, tuple | list) or len(batch) != 2 or not _are_labels(batch[1]):
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        return False
+    if not _are_labels(batch[1]) and not (binary and _are_zeros_and_ones(batch[1])):
         return False
     is_one_input = isinstance(list_to_array(batch[0]), Tensor | np.ndarray)
     return not is_one_input or _n_required(net) < 2
@@ -133,9 +141,21 @@ def _are_labels(part: Any) -> bool:
     return "int" in str(part.dtype) or getattr(part.dtype, "kind", "") in ("i", "u")
 
 
+def _are_zeros_and_ones(part: Any) -> bool:
+    """Return whether a part of a batch is 0 or 1 for each input."""
+    part = frame_to_array(part)
+    if not isinstance(part, Tensor | np.ndarray) or part.ndim not in (1, 2):
+        return False
+    return binary_labels(part, len(part)) is not None
+
+
 def _n_required(net: nn.Module) -> int:
     """Return how many inputs a network cannot do without."""
-    parameters = inspect.signature(net.forward).parameters.values()
+    function = getattr(net, "function", net.forward)
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # A function that is not written in Python.
+        return 1
     required = [p for p in parameters if p.default is p.empty and p.kind in POSITIONAL]
     return len(required)
 
@@ -145,8 +165,15 @@ def _run(backbone: Backbone, batches: Iterable[Any]) -> Iterator[Rows]:
     for batch in batches:
         inputs, labels = _split(batch)
         outputs = backbone(inputs)
-        labels = check_batch_labels(labels, len(outputs.logits))
-        yield outputs.logits.cpu(), outputs.features.cpu(), labels.to("cpu", torch.int64)
+        checked = None
+        if backbone.one_logit:
+            checked = binary_labels(labels, len(outputs))
+        if checked is None:
+            checked = check_batch_labels(labels, len(outputs))
+        columns = [outputs.logits.cpu(), checked.to("cpu", torch.int64)]
+        if outputs.features is not None:
+            columns.insert(1, outputs.features.cpu())
+        yield tuple(columns)
 
 
 def _batches(data: Any, size: int) -> Iterable[Any]:
@@ -195,7 +222,13 @@ def _is_dataset(data: Any) -> bool:
 
 def _slices(inputs: Any, labels: Any, size: int) -> list[Any]:
     """Divide inputs and labels into batches."""
-    map_tensors(lambda part: check_batch_labels(labels, len(part)), inputs)
+
+    def check(part: Tensor | np.ndarray) -> None:
+        # Whether the network is binary is known later.
+        if binary_labels(labels, len(part)) is None:
+            check_batch_labels(labels, len(part))
+
+    map_tensors(check, inputs)
     batches = []
     for start in range(0, len(labels), size):
         rows = itemgetter(slice(start, start + size))
@@ -238,15 +271,18 @@ def _memory_mapped(parts: Iterable[Rows], folder: Path) -> list[Tensor]:
     Changes to the tensors do not reach the files.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{name}.bin" for name in COLUMNS]
-    for path in paths:
+    paths = {name: folder / f"{name}.bin" for name in COLUMNS}
+    for path in paths.values():
         path.unlink(missing_ok=True)  # not overwritten: an earlier result may still be mapped to it
     last: Rows = ()
+    names: tuple[str, ...] = COLUMNS
     for last in parts:
-        for path, rows in zip(paths, last, strict=True):
-            _append(path, rows)
+        if len(last) == len(COLUMNS_ALONE):
+            names = COLUMNS_ALONE
+        for name, rows in zip(names, last, strict=True):
+            _append(paths[name], rows)
     # There is no last part, and no file, where the data are empty.
-    return [_map_file(path, rows) for path, rows in zip(paths, last, strict=False)]
+    return [_map_file(paths[name], rows) for name, rows in zip(names, last, strict=False)]
 
 
 def _append(path: Path, rows: Tensor) -> None:

@@ -17,12 +17,12 @@ from simplexcal._arrays import ArrayLike
 from simplexcal._chunking import in_chunks
 from simplexcal._validation import (
     NotFittedError,
+    are_probs,
     check_array,
     check_finite,
     check_generator,
     check_label_shape,
     check_labels,
-    check_probs,
     check_sample_weight,
     warn_caller,
 )
@@ -513,7 +513,7 @@ def _as_outputs(outputs: Outputs | ArrayLike) -> Outputs:
     if isinstance(outputs, Outputs):
         return outputs
     made = Outputs(check_array("outputs", outputs))
-    if _are_probs(made.logits):
+    if are_probs(made.logits):
         raise ValueError(
             "`outputs` must be logits, the values before the softmax; got rows of probabilities. "
             "Pass Outputs.from_probs(probs)."
@@ -521,18 +521,9 @@ def _as_outputs(outputs: Outputs | ArrayLike) -> Outputs:
     return made
 
 
-def _are_probs(logits: Tensor) -> bool:
-    """Return whether all rows are distributions, which logits never are."""
-    try:
-        check_probs(logits)
-    except ValueError:
-        return False
-    return len(logits) > 0
-
-
 def _look_like_softmax(logits: Tensor) -> bool:
     """Return whether all rows are distributions, and not all of them one-hot."""
-    return bool(((logits > 0) & (logits < 1)).any()) and _are_probs(logits)
+    return bool(((logits > 0) & (logits < 1)).any()) and are_probs(logits)
 
 
 def _check_finite(outputs: Outputs) -> None:

@@ -323,7 +323,10 @@ def _run_network(
     inputs = as_network_input(backbone, given.inputs)
     with reraise_as_input_error(f"the `inputs` of '{path}'"):
         outputs, _ = extract(backbone, (inputs, _labels_or_zeros(given)), progress=progress)
-    table = Table(outputs, given.labels, backbone.head, given.images, given.class_names, given.ids)
+    head = None
+    if outputs.features is not None:
+        head = backbone.head
+    table = Table(outputs, given.labels, head, given.images, given.class_names, given.ids)
     return Source(path, table, backbone, inputs)
 
 

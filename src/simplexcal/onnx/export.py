@@ -80,6 +80,11 @@ def export_model(
         NotFittedError: If the calibrator is not fitted.
         ValueError: If the names are not K, or network or calibrator cannot be traced.
     """
+    if backbone.is_function:
+        raise TypeError(
+            "`net` must be a torch.nn.Module to be exported; this model calls a function. Export "
+            "the calibrator alone: simplexcal.onnx.export_calibrator(model.calibrator, path)."
+        )
     k = _check_ready(calibrator, path)
     facts = _class_facts(class_names, k)
     example = _example(backbone, example_inputs)

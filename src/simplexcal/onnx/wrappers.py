@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -50,8 +50,9 @@ class NetworkOutputs(nn.Module):
         super().__init__()
         self.net = backbone.net
         self.pack = pack
-        layers = backbone.net.named_modules()
-        self.head_name = next(name for name, layer in layers if layer is backbone.head)
+        self.logits = backbone.logits_of_result
+        self.head_name = backbone.head_name
+        self.pooled = backbone.is_pooled
 
     def forward(self, inputs: list[Tensor]) -> TracedOutputs:
         """Return the network's outputs.
@@ -59,11 +60,15 @@ class NetworkOutputs(nn.Module):
         Args:
             inputs: The tensors of the graph's inputs.
         """
-        head = cast(nn.Linear, self.net.get_submodule(self.head_name))
-        with recorded({self.head_name: head}) as calls:
-            logits = logits_of(self.net, self.pack(inputs))
+        layers = {}
+        if self.head_name is not None:
+            layers[self.head_name] = self.net.get_submodule(self.head_name)
+        with recorded(layers) as calls:
+            logits = self.logits(logits_of(self.net, self.pack(inputs)))
+        if not calls:
+            return TracedOutputs(logits)
         last_call = list(calls.values())[-1]
-        return TracedOutputs(logits, features_of_logits(last_call, logits))
+        return TracedOutputs(logits, features_of_logits(last_call, logits, pooled=self.pooled))
 
 
 class GivenOutputs(nn.Module):

@@ -103,6 +103,9 @@ class Worker:
         self.job = job
         self.calibrator = calibrator
         self.backbone = backbone
+        if backbone is not None:
+            # A shard may be a few rows, which cannot tell whether there are features.
+            backbone.features = calibrator.n_features is not None
 
     def __call__(self, shard: Shard, table: Any) -> ShardResult:
         """Score the rows of a shard; the same rows always come in the same batches.
