@@ -444,6 +444,8 @@ def _check_n_classes(
     if head is not None:
         layer = backbone.head
     sizes = {size for parameter in layer.parameters() for size in parameter.shape}
+    if isinstance(layer, nn.Linear):
+        sizes = {layer.out_features}
     possible = {calibrator.n_classes}
     if calibrator.n_classes == 2:
         possible.add(1)  # one logit stands for two classes
