@@ -12,7 +12,7 @@ from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 from simplexcal._arrays import ArrayLike
 from simplexcal._validation import check_classes, check_count, warn_caller
-from simplexcal.backbone import Backbone, extract
+from simplexcal.backbone import Backbone
 from simplexcal.backbone.extraction import LABELS, input_batches
 from simplexcal.calibrators import CALIBRATORS, Calibrator, Uncalibrated
 from simplexcal.calibrators.base import SEED
@@ -23,7 +23,8 @@ from simplexcal.io.native import load_calibrator as read_calibrator
 from simplexcal.metrics import nll
 from simplexcal.metrics._binning import N_BINS
 from simplexcal.mixup import make_mixup
-from simplexcal.onnx import export_model
+from simplexcal.onnx import OnnxNetwork, append_calibrator, export_model
+from simplexcal.onnx.network import as_network, device_of, extract_outputs
 from simplexcal.thresholds import Threshold
 from simplexcal.types import Outputs, Prediction
 
@@ -55,7 +56,10 @@ class CalibratedModel(nn.Module):
     """
 
     def __init__(
-        self, backbone: Backbone, calibrator: Calibrator, fit_summary: FitSummary | None = None
+        self,
+        backbone: Backbone | OnnxNetwork,
+        calibrator: Calibrator,
+        fit_summary: FitSummary | None = None,
     ) -> None:
         super().__init__()
         self.backbone = backbone
@@ -125,7 +129,7 @@ class CalibratedModel(nn.Module):
             ValueError: If `data` have no labels, or labels that are no classes of the network.
         """
         check_count("n_bins", n_bins)
-        outputs, labels = extract(self.backbone, data, batch_size=batch_size)
+        outputs, labels = extract_outputs(self.backbone, data, batch_size=batch_size)
         if self.calibrator.was_fitted_to(outputs):
             warn_caller(
                 "These data are the ones that the calibrator was fitted to, so it looks better on "
@@ -197,19 +201,34 @@ class CalibratedModel(nn.Module):
     def to_onnx(
         self,
         path: str | Path,
-        example_inputs: Any,
+        example_inputs: Any = None,
         *,
         dynamic: Sequence[int] = (0,),
         class_names: Sequence[str] | None = None,
     ) -> None:
         """Write network and calibrator as one ONNX graph; see ``simplexcal.onnx.export_model``.
 
+        A network from an ONNX file is written as it is there, with the calibrator appended; see
+        ``simplexcal.onnx.append_calibrator``.
+
         Args:
             path: The .onnx file to write.
-            example_inputs: Inputs as a Backbone takes them.
-            dynamic: Dimensions of the inputs that may have any size; 0 is the batch.
+            example_inputs: Inputs as a Backbone takes them; not needed for an ONNX file.
+            dynamic: Dimensions of the inputs that may have any size; 0 is the batch. An ONNX file
+                keeps its own.
             class_names: The names of the classes, stored in the metadata of the file as JSON.
         """
+        if isinstance(self.backbone, OnnxNetwork):
+            append_calibrator(
+                self.backbone,
+                self.calibrator,
+                path,
+                example_inputs=example_inputs,
+                class_names=class_names,
+            )
+            return
+        if example_inputs is None:
+            raise TypeError("`example_inputs` must be inputs of the network; got None. Pass one.")
         export_model(
             self.backbone,
             self.calibrator,
@@ -232,9 +251,8 @@ class CalibratedModel(nn.Module):
             outputs = self.backbone(data)
             labels = None
         else:
-            outputs, labels = extract(self.backbone, data, batch_size=batch_size)
-        device = next(self.backbone.head.parameters()).device
-        outputs = outputs.to(_fit_device(device))
+            outputs, labels = extract_outputs(self.backbone, data, batch_size=batch_size)
+        outputs = outputs.to(_fit_device(device_of(self.backbone)))
         self.calibrator.to(outputs.logits.device)
         return outputs, labels
 
@@ -260,7 +278,7 @@ class CalibratedModel(nn.Module):
 
 @torch.inference_mode(False)  # tensors made in inference mode could not be trained on
 def calibrate(
-    net: nn.Module,
+    net: nn.Module | OnnxNetwork | str | Path,
     data: Any,
     method: str | Calibrator = "sts",
     *,
@@ -276,7 +294,7 @@ def calibrate(
     The network stays as it is, bit for bit.
 
     Args:
-        net: The classifier; see `Backbone`.
+        net: The classifier; see `Backbone`. Or the path of an .onnx file, or an `OnnxNetwork`.
         data: Labelled data; see `extract`.
         method: A key of CALIBRATORS, or a calibrator, which is then fitted itself.
         head: Name of the last linear layer; None finds it.
@@ -301,19 +319,21 @@ def calibrate(
     calibrator.check_takes_weight(sample_weight)
     if sample_weight is not None:
         _check_order(data)
-    backbone = Backbone(net, head)
+    backbone = as_network(net, head)
     if not calibrator.uses_mixup:
         mixup = None
+    if isinstance(backbone, OnnxNetwork):
+        mixup = backbone.possible_mixup(mixup)
     inputs: list[Tensor] = []
     recording: AbstractContextManager[object] = nullcontext()
     if mixup == "inputs":
         recording = _record_inputs(backbone, inputs)
     with _random_state(generator):
         with recording:
-            outputs, labels = extract(backbone, data, batch_size=batch_size, progress=progress)
-        # Reading head.weight might compute, and change, it: see torch.nn.utils.parametrizations.
-        device = next(backbone.head.parameters()).device
-        outputs = outputs.to(_fit_device(device))
+            outputs, labels = extract_outputs(
+                backbone, data, batch_size=batch_size, progress=progress
+            )
+        outputs = outputs.to(_fit_device(device_of(backbone)))
         source = make_mixup(mixup, backbone, inputs, outputs, labels)
         calibrator.fit(
             outputs,
@@ -326,21 +346,23 @@ def calibrate(
     return CalibratedModel(backbone, calibrator, _summarise_fit(calibrator, outputs, labels))
 
 
-def load(path: str | Path, net: nn.Module, *, head: str | None = None) -> CalibratedModel:
+def load(
+    path: str | Path, net: nn.Module | OnnxNetwork | str | Path, *, head: str | None = None
+) -> CalibratedModel:
     """Return the model that ``CalibratedModel.save`` wrote, around the same network.
 
     A calibrator that was saved without a fingerprint is accepted for any network.
 
     Args:
         path: The file.
-        net: The network that the calibrator was fitted to.
+        net: The network that the calibrator was fitted to, as `calibrate` takes it.
         head: Name of the last linear layer; None finds it.
 
     Raises:
         ValueError: If the calibrator was fitted to another network.
     """
     calibrator, header = read_calibrator(path)
-    backbone = Backbone(net, head)
+    backbone = as_network(net, head)
     check_fingerprint(header, backbone, path)
     return CalibratedModel(backbone, calibrator)
 
@@ -421,7 +443,7 @@ def _random_state(generator: Generator | None) -> Iterator[None]:
         yield
 
 
-def _record_inputs(backbone: Backbone, inputs: list[Tensor]) -> AbstractContextManager[object]:
+def _record_inputs(backbone: Any, inputs: list[Tensor]) -> AbstractContextManager[object]:
     """Return a context in which the list collects the inputs of each call.
 
     So the inputs come in the order of the outputs, whatever order a loader has.
