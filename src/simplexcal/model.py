@@ -319,7 +319,7 @@ def calibrate(
     calibrator.check_takes_weight(sample_weight)
     if sample_weight is not None:
         _check_order(data)
-    backbone = as_network(net, head)
+    backbone: Any = as_network(net, head)
     if not calibrator.uses_mixup:
         mixup = None
     if isinstance(backbone, OnnxNetwork):
@@ -443,7 +443,7 @@ def _random_state(generator: Generator | None) -> Iterator[None]:
         yield
 
 
-def _record_inputs(backbone: Any, inputs: list[Tensor]) -> AbstractContextManager[object]:
+def _record_inputs(backbone: Backbone, inputs: list[Tensor]) -> AbstractContextManager[object]:
     """Return a context in which the list collects the inputs of each call.
 
     So the inputs come in the order of the outputs, whatever order a loader has.

@@ -21,7 +21,7 @@ from simplexcal.types import Outputs
 
 SUFFIX = ".onnx"
 SILENT = 4  # onnxruntime's level of messages, which its exceptions repeat
-TYPES = {
+TYPES: dict[str, Any] = {
     "tensor(float16)": np.float16,
     "tensor(float)": np.float32,
     "tensor(double)": np.float64,
@@ -463,9 +463,7 @@ def _find(path: Path, graph: Any, output_name: str | None, kind: str | None) -> 
     return reading
 
 
-def _candidates(
-    path: Path, graph: Any, reader: GraphReader, output_name: str | None
-) -> list[str]:
+def _candidates(path: Path, graph: Any, reader: GraphReader, output_name: str | None) -> list[str]:
     """Return the outputs that may be meant: the one that is named, or all of the right type."""
     names = [x.name for x in graph.output]
     if output_name is not None:
