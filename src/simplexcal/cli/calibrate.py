@@ -118,7 +118,7 @@ def calibrate(
     record["seconds"] = time.perf_counter() - start
     text = _describe(record)
     if isinstance(source.backbone, OnnxNetwork):
-        text += f"\nCalibrated are {source.backbone.describe()}."
+        text += f"\nIt reads {source.backbone.describe()}."
     echo_result(text, record, json)
 
 

@@ -52,7 +52,7 @@ class Reading(NamedTuple):
         output: The graph's output that it belongs to.
         tensor: Name of the tensor.
         kind: "logits" or "probs"; None where the graph does not tell.
-        origin: The node that made it, in words.
+        origin: Where it comes from, in words.
     """
 
     output: str
@@ -82,10 +82,10 @@ class GraphReader:
         tensor = self._before_zip_map(output)
         node = self.producers.get(self.source_of(tensor))
         if node is None:
-            return Reading(output, tensor, None, "is no result of a node")
-        origin = f"is the result of {node.op_type}"
+            return Reading(output, tensor, None, "an input or a constant of the graph")
+        origin = f"the result of {node.op_type}"
         if node.op_type in ACTIVATIONS:
-            return Reading(output, node.input[0], LOGITS, f"is the input of {node.op_type}")
+            return Reading(output, node.input[0], LOGITS, f"the input of {node.op_type}")
         if node.domain == "ai.onnx.ml":
             return Reading(output, tensor, _kind_of_classifier(node), origin)
         if self._holds_logits(tensor):
@@ -99,7 +99,7 @@ class GraphReader:
             output: Name of an output of the graph.
             kind: "logits" or "probs".
         """
-        return Reading(output, self._before_zip_map(output), kind, "is taken as it is")
+        return Reading(output, self._before_zip_map(output), kind, "as given")
 
     def linear_layer(self, features: str, logits: str) -> nn.Linear | None:
         """Return the layer that maps features to logits, or None if it is not one with constants.

@@ -84,7 +84,7 @@ class OnnxNetwork:
         """Return which tensor is calibrated, in words."""
         words = {LOGITS: "logits", PROBS: "probabilities"}
         kind = words[str(self.reading.kind)]
-        return f"the {kind} {self.reading.tensor!r}, which {self.reading.origin}"
+        return f"the {kind} {self.reading.tensor!r}, {self.reading.origin}"
 
     @property
     def net(self) -> Any:
@@ -457,8 +457,8 @@ def _find(path: Path, graph: Any, output_name: str | None, kind: str | None) -> 
         )
     if reading.kind is None:
         raise ValueError(
-            f"'{path}': the output {reading.output!r} {reading.origin}, which does not tell "
-            'whether it holds logits or probabilities. Pass `kind="logits"` or `kind="probs"`.'
+            f"'{path}': the output {reading.output!r} is {reading.origin}, which does not "
+            'tell whether it holds logits or probabilities. Pass `kind="logits"` or `kind="probs"`.'
         )
     return reading
 
