@@ -319,18 +319,28 @@ def _file_name(path: Path) -> str:
 def _run_network(
     path: Path, network: NetworkSpec, names: Names, images: bool, progress: bool
 ) -> Source:
-    backbone = load_backbone(network)
-    if isinstance(backbone, OnnxNetwork) and len(backbone.input_names) > 1:
-        parts, given = read_named_inputs(path, backbone.input_names, names=names, images=images)
-        inputs: Any = parts
-    else:
+    inputs: Any
+    if network.onnx_file is None:
         given = read_inputs(path, names=names, images=images)
+        backbone = load_backbone(network)
         inputs = as_network_input(backbone, given.inputs)
+    else:
+        backbone = load_backbone(network)
+        inputs, given = _onnx_inputs(path, backbone, names, images)
     data = (inputs, _labels_or_zeros(given))
     with reraise_as_input_error(f"the `inputs` of '{path}'"):
         outputs, _ = extract_outputs(backbone, data, progress=progress)
     table = Table(outputs, given.labels, backbone.head, given.images, given.class_names, given.ids)
     return Source(path, table, backbone, inputs)
+
+
+def _onnx_inputs(path: Path, network: Any, names: Names, images: bool) -> tuple[Any, Inputs]:
+    """Return the inputs of an OnnxNetwork, by name where it takes several."""
+    parts = network.input_names
+    if len(parts) > 1:
+        return read_named_inputs(path, parts, names=names, images=images)
+    given = read_inputs(path, names=names, images=images)
+    return given.inputs, given
 
 
 def _labels_or_zeros(given: Inputs) -> Tensor:
