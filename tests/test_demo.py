@@ -19,7 +19,7 @@ from simplexcal.demo.fashion_mnist import CLASSES, calibration_test_split, image
 from simplexcal.demo.files import check_folder, save
 from simplexcal.demo.lenet5 import normalise
 from simplexcal.io.tables import read_inputs, read_outputs
-from simplexcal.network_spec import NetworkSpec, load_backbone
+from simplexcal.network_spec import load_network
 
 FOLDER = Path(fashion_mnist.__file__).parent
 
@@ -81,8 +81,7 @@ def images_of(ids: Any) -> Tensor:
 
 
 def network_of(folder: Path) -> Backbone:
-    spec = NetworkSpec("simplexcal.demo.lenet5:LeNet5", folder / "lenet5.safetensors")
-    return load_backbone(spec)
+    return Backbone(load_network("simplexcal.demo.lenet5:LeNet5", folder / "lenet5.safetensors"))
 
 
 def test_saved_halves_are_whole_and_have_each_image_once(saved: Path) -> None:

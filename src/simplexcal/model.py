@@ -12,7 +12,7 @@ from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 from simplexcal._arrays import ArrayLike
 from simplexcal._validation import check_classes, check_count, warn_caller
-from simplexcal.backbone import Backbone, extract
+from simplexcal.backbone import Backbone
 from simplexcal.backbone.backbone import check_are_logits
 from simplexcal.backbone.extraction import LABELS, input_batches
 from simplexcal.calibrators import CALIBRATORS, Calibrator, Uncalibrated
@@ -24,7 +24,8 @@ from simplexcal.io.native import load_calibrator as read_calibrator
 from simplexcal.metrics import nll
 from simplexcal.metrics._binning import N_BINS
 from simplexcal.mixup import make_mixup
-from simplexcal.onnx import export_model
+from simplexcal.onnx import OnnxNetwork, append_calibrator, export_model
+from simplexcal.onnx.network import as_network, extract_outputs
 from simplexcal.thresholds import Threshold
 from simplexcal.types import Outputs, Prediction
 
@@ -56,7 +57,10 @@ class CalibratedModel(nn.Module):
     """
 
     def __init__(
-        self, backbone: Backbone, calibrator: Calibrator, fit_summary: FitSummary | None = None
+        self,
+        backbone: Backbone | OnnxNetwork,
+        calibrator: Calibrator,
+        fit_summary: FitSummary | None = None,
     ) -> None:
         super().__init__()
         self.backbone = backbone
@@ -125,7 +129,7 @@ class CalibratedModel(nn.Module):
             ValueError: If `data` have no labels, or labels that are no classes of the network.
         """
         check_count("n_bins", n_bins)
-        outputs, labels = extract(self.backbone, data, batch_size=batch_size)
+        outputs, labels = extract_outputs(self.backbone, data, batch_size=batch_size)
         if self.calibrator.was_fitted_to(outputs):
             warn_caller(
                 "These data are the ones that the calibrator was fitted to, so it looks better on "
@@ -202,19 +206,34 @@ class CalibratedModel(nn.Module):
     def to_onnx(
         self,
         path: str | Path,
-        example_inputs: Any,
+        example_inputs: Any = None,
         *,
         dynamic: Sequence[int] = (0,),
         class_names: Sequence[str] | None = None,
     ) -> None:
         """Write network and calibrator as one ONNX graph; see ``simplexcal.onnx.export_model``.
 
+        A network from an ONNX file is written as it is there, with the calibrator appended; see
+        ``simplexcal.onnx.append_calibrator``.
+
         Args:
             path: The .onnx file to write.
-            example_inputs: Inputs as a Backbone takes them.
-            dynamic: Dimensions of the inputs that may have any size; 0 is the batch.
+            example_inputs: Inputs as a Backbone takes them; not needed for an ONNX file.
+            dynamic: Dimensions of the inputs that may have any size; 0 is the batch. An ONNX file
+                keeps its own.
             class_names: The names of the classes, stored in the metadata of the file as JSON.
         """
+        if isinstance(self.backbone, OnnxNetwork):
+            append_calibrator(
+                self.backbone,
+                self.calibrator,
+                path,
+                example_inputs=example_inputs,
+                class_names=class_names,
+            )
+            return
+        if example_inputs is None:
+            raise TypeError("`example_inputs` must be inputs of the network; got None. Pass one.")
         export_model(
             self.backbone,
             self.calibrator,
@@ -237,7 +256,7 @@ class CalibratedModel(nn.Module):
             outputs = self.backbone(data)
             labels = None
         else:
-            outputs, labels = extract(self.backbone, data, batch_size=batch_size)
+            outputs, labels = extract_outputs(self.backbone, data, batch_size=batch_size)
         outputs = outputs.to(_fit_device(self.backbone.device))
         self.calibrator.to(outputs.logits.device)
         return outputs, labels
@@ -264,7 +283,7 @@ class CalibratedModel(nn.Module):
 
 @torch.inference_mode(False)  # tensors made in inference mode could not be trained on
 def calibrate(
-    net: nn.Module | Callable[..., Any],
+    net: nn.Module | OnnxNetwork | Callable[..., Any] | str | Path,
     data: Any,
     method: str | Calibrator = "sts",
     *,
@@ -284,7 +303,8 @@ def calibrate(
     For a network, a warning says so. A method that reads logits alone looks for no features.
 
     Args:
-        net: The classifier, or any function from inputs to logits; see `Backbone`.
+        net: The classifier, or any function from inputs to logits; see `Backbone`. Or the path of
+            an .onnx file, or an `OnnxNetwork`.
         data: Labelled data; see `extract`.
         method: A key of CALIBRATORS, or a calibrator, which is then fitted itself.
         head: Name of the layer that makes the logits; None finds it.
@@ -313,16 +333,20 @@ def calibrate(
     if not calibrator.uses_mixup:
         mixup = None
     features = _features_for(calibrator, mixup)
-    backbone = Backbone(net, head, features=features, probs=probs)
+    backbone: Any = as_network(net, head, features=features, probs=probs)
+    if isinstance(backbone, OnnxNetwork):
+        mixup = backbone.possible_mixup(mixup)
     inputs: list[Tensor] = []
     recording: AbstractContextManager[object] = nullcontext()
     if mixup == "inputs":
         recording = _record_inputs(backbone, inputs)
     with _random_state(generator):
         with recording:
-            outputs, labels = extract(backbone, data, batch_size=batch_size, progress=progress)
-        if outputs.features is None and not probs:
-            check_are_logits(outputs, backbone.one_logit)
+            outputs, labels = extract_outputs(
+                backbone, data, batch_size=batch_size, progress=progress
+            )
+        if outputs.features is None and isinstance(backbone, Backbone) and not probs:
+            check_are_logits(outputs, bool(backbone.one_logit))
         outputs = outputs.to(_fit_device(backbone.device))
         source = make_mixup(mixup, backbone, inputs, outputs, labels)
         calibrator.fit(
@@ -338,7 +362,7 @@ def calibrate(
 
 def load(
     path: str | Path,
-    net: nn.Module | Callable[..., Any],
+    net: nn.Module | OnnxNetwork | Callable[..., Any] | str | Path,
     *,
     head: str | None = None,
     probs: bool = False,
@@ -350,7 +374,8 @@ def load(
 
     Args:
         path: The file.
-        net: The network, or the function, that the calibrator was fitted to.
+        net: The network, or the function, that the calibrator was fitted to, as `calibrate` takes
+            it.
         head: Name of the layer that makes the logits; None finds it.
         probs: Whether `net` returns probabilities, as in the fit.
 
@@ -358,7 +383,8 @@ def load(
         ValueError: If the calibrator was fitted to another network.
     """
     calibrator, header = read_calibrator(path)
-    backbone = Backbone(net, head, features=calibrator.n_features is not None, probs=probs)
+    features = calibrator.n_features is not None
+    backbone: Any = as_network(net, head, features=features, probs=probs)
     _check_n_classes(calibrator, backbone, head, path)
     check_fingerprint(header, backbone, path)
     return CalibratedModel(backbone, calibrator)

@@ -1,4 +1,4 @@
-"""A network named by strings: "package.module:factory", and a file with its weights."""
+"""A network named by strings: "package.module:factory" and a file of weights, or an .onnx file."""
 
 import importlib
 import sys
@@ -12,6 +12,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 from simplexcal.backbone import Backbone
+from simplexcal.onnx import OnnxNetwork
+from simplexcal.onnx.network import is_onnx_file
 
 # The errors that networks raise at inputs of a wrong shape or dtype.
 NETWORK_ERRORS = (RuntimeError, IndexError, AttributeError, KeyError, AssertionError)
@@ -21,17 +23,30 @@ class NetworkSpec(NamedTuple):
     """The names that a network is loaded by; plain data, which can be sent to other processes.
 
     Attributes:
-        model: Factory of the network, as "package.module:factory".
+        model: Factory of the network, as "package.module:factory", or the path of an .onnx file.
         weights: File with its state dict; None keeps the weights that the factory gives.
         head: Name of its last linear layer; None finds it in the first forward pass.
+        output_name: Of an .onnx file, the output to calibrate; None finds it.
+        features_name: Of an .onnx file, the input of the last linear layer; None goes without.
+        kind: Of an .onnx file, "logits" or "probs"; None where its graph tells.
     """
 
     model: str
     weights: Path | None = None
     head: str | None = None
+    output_name: str | None = None
+    features_name: str | None = None
+    kind: str | None = None
+
+    @property
+    def onnx_file(self) -> Path | None:
+        """The .onnx file, or None for a factory."""
+        if is_onnx_file(self.model):
+            return Path(self.model)
+        return None
 
 
-def load_backbone(network: NetworkSpec) -> Backbone:
+def load_backbone(network: NetworkSpec) -> Backbone | OnnxNetwork:
     """Return the network that a specification names, frozen.
 
     Args:
@@ -40,7 +55,28 @@ def load_backbone(network: NetworkSpec) -> Backbone:
     Raises:
         ValueError: The factory, the weights or the head cannot be found or do not fit together.
     """
+    if network.onnx_file is not None:
+        return _load_onnx(network)
+    if (network.output_name, network.features_name) != (None, None):
+        raise ValueError(
+            "`output_name` and `features_name` are about an .onnx file; "
+            f"got `model` '{network.model}'. Leave them out."
+        )
     return Backbone(load_network(network.model, network.weights), network.head)
+
+
+def _load_onnx(network: NetworkSpec) -> OnnxNetwork:
+    if (network.weights, network.head) != (None, None):
+        raise ValueError(
+            f"`weights` and `head` are about a PyTorch network; got `model` '{network.model}', "
+            "which has its own weights. Leave them out."
+        )
+    return OnnxNetwork(
+        network.model,
+        output_name=network.output_name,
+        features_name=network.features_name,
+        kind=network.kind,
+    )
 
 
 def load_network(model: str, weights: Path | None = None) -> nn.Module:
@@ -105,7 +141,10 @@ def first_line(error: Exception) -> str:
 def _import_factory(model: str) -> Any:
     module_name, _, name = model.partition(":")
     if not module_name or not name:
-        raise ValueError(f"`model` must have the form package.module:factory; got {model!r}.")
+        raise ValueError(
+            "`model` must have the form package.module:factory, or be a file that ends in .onnx; "
+            f"got {model!r}."
+        )
     try:
         module = importlib.import_module(module_name)
     except Exception as error:

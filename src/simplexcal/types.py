@@ -55,9 +55,7 @@ class Outputs:
             probs: Rows of probabilities, (N, K).
             features: The inputs of the last linear layer, (N, D), or None.
         """
-        probs = check_probs(probs)
-        logits = probs.clamp_min(SMALLEST).log()
-        return cls(restore_argmax(probs.argmax(-1), logits), features)
+        return cls(log_probs(check_probs(probs)), features)
 
     @classmethod
     def cat(cls, parts: Sequence[Self]) -> Self:
@@ -181,6 +179,15 @@ def restore_argmax(label: Tensor, values: Tensor) -> Tensor:
     # This is 0.75 to 1.5 rounding steps more, which rounds to one; ONNX has no nextafter.
     above = largest + largest.abs() * (0.75 * torch.finfo(values.dtype).eps)
     return torch.where(own == other, values, swapped.scatter(-1, own, above))
+
+
+def log_probs(probs: Tensor) -> Tensor:
+    """Return the logarithms of probabilities, with the same argmax; 0 counts as SMALLEST.
+
+    Args:
+        probs: Rows of probabilities, (N, K).
+    """
+    return restore_argmax(probs.argmax(-1), probs.clamp_min(SMALLEST).log())
 
 
 def outputs_of_rows(logits: Tensor, features: Tensor | None = None) -> Outputs:

@@ -282,8 +282,9 @@ def test_every_architecture_is_calibrated_with_the_features_that_it_has(
     assert state(net) == before
     if case.n_features is not None:
         outputs = model.backbone(x)
-        assert head_error(model.backbone.head, outputs) < 1e-4
-        mixed = FeatureMixup(model.backbone.head, outputs, labels).sample(1.0, 50)
+        head: Any = model.backbone.head
+        assert head_error(head, outputs) < 1e-4
+        mixed = FeatureMixup(head, outputs, labels).sample(1.0, 50)
         assert mixed.outputs.logits.isfinite().all()
 
 

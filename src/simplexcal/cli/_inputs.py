@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from simplexcal._validation import check_labels, warn_caller
-from simplexcal.backbone import Backbone, extract
+from simplexcal.backbone import Backbone
 from simplexcal.calibrators import CALIBRATORS, Calibrator, Uncalibrated
 from simplexcal.io import load_calibrator
 from simplexcal.io._columns import Array, Names
@@ -20,6 +20,7 @@ from simplexcal.io.tables import (
     Table,
     find_kind,
     read_inputs,
+    read_named_inputs,
     read_outputs,
     read_predictions,
 )
@@ -32,6 +33,8 @@ from simplexcal.mixup import (
     head_error,
 )
 from simplexcal.network_spec import NetworkSpec, load_backbone, reraise_as_input_error
+from simplexcal.onnx import OnnxNetwork
+from simplexcal.onnx.network import extract_outputs
 from simplexcal.thresholds import Threshold
 from simplexcal.types import Prediction
 
@@ -47,13 +50,14 @@ class Source:
         path: The file that was read.
         table: The outputs, and what the file holds beside them.
         backbone: The network of --model, or None for saved outputs.
-        inputs: The inputs that the network was run on, or None for saved outputs.
+        inputs: The inputs that the network was run on, a tensor or, where there are several, a
+            dict of them; None for saved outputs.
     """
 
     path: Path
     table: Table
-    backbone: Backbone | None = None
-    inputs: Tensor | None = None
+    backbone: Backbone | OnnxNetwork | None = None
+    inputs: Any = None
 
     @property
     def labels(self) -> Tensor:
@@ -183,7 +187,7 @@ def read_source(
 
     Args:
         path: The file to read.
-        kind: "logits" or "probs"; None takes what the file holds.
+        kind: "logits" or "probs"; None takes what the file holds, or an .onnx file gives.
         network: The network for inputs, None for saved outputs.
         names: What the file calls an array, where it has another name.
         images: Also read images.
@@ -193,6 +197,8 @@ def read_source(
         ValueError: Options for saved outputs are given with ``network``, or the file is wrong.
     """
     if network is not None:
+        if network.onnx_file is not None and not names.keys() & SAVED:
+            return _run_network(path, network._replace(kind=kind), names, images, progress)
         if kind is not None or names.keys() & SAVED:
             raise ValueError(
                 "--model takes raw inputs; --kind, --logits, --probs and --features are about "
@@ -318,16 +324,31 @@ def _file_name(path: Path) -> str:
 def _run_network(
     path: Path, network: NetworkSpec, names: Names, images: bool, progress: bool
 ) -> Source:
-    given = read_inputs(path, names=names, images=images)
-    backbone = load_backbone(network)
-    inputs = as_network_input(backbone, given.inputs)
+    inputs: Any
+    if network.onnx_file is None:
+        given = read_inputs(path, names=names, images=images)
+        backbone = load_backbone(network)
+        inputs = as_network_input(backbone, given.inputs)
+    else:
+        backbone = load_backbone(network)
+        inputs, given = _onnx_inputs(path, backbone, names, images)
+    data = (inputs, _labels_or_zeros(given))
     with reraise_as_input_error(f"the `inputs` of '{path}'"):
-        outputs, _ = extract(backbone, (inputs, _labels_or_zeros(given)), progress=progress)
+        outputs, _ = extract_outputs(backbone, data, progress=progress)
     head = None
     if outputs.features is not None:
         head = backbone.head
     table = Table(outputs, given.labels, head, given.images, given.class_names, given.ids)
     return Source(path, table, backbone, inputs)
+
+
+def _onnx_inputs(path: Path, network: Any, names: Names, images: bool) -> tuple[Any, Inputs]:
+    """Return the inputs of an OnnxNetwork, by name where it takes several."""
+    parts = network.input_names
+    if len(parts) > 1:
+        return read_named_inputs(path, parts, names=names, images=images)
+    given = read_inputs(path, names=names, images=images)
+    return given.inputs, given
 
 
 def _labels_or_zeros(given: Inputs) -> Tensor:
@@ -337,7 +358,7 @@ def _labels_or_zeros(given: Inputs) -> Tensor:
     return given.labels
 
 
-def as_network_input(backbone: Backbone, inputs: Tensor) -> Tensor:
+def as_network_input(backbone: Backbone | OnnxNetwork, inputs: Tensor) -> Tensor:
     """Return the inputs in the network's dtype where they are float64, which numpy makes.
 
     Args:

@@ -109,7 +109,8 @@ MixupOption = Annotated[
 ModelOption = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME", help="The network, as package.module:factory; DATA are its raw inputs."
+        metavar="NAME",
+        help="The network, package.module:factory or a file .onnx; DATA are its raw inputs.",
     ),
 ]
 WeightsOption = Annotated[
@@ -122,6 +123,18 @@ HeadOption = Annotated[
         metavar="NAME", help="The name of its last linear layer, if it is not found by itself."
     ),
 ]
+OnnxOutputOption = Annotated[
+    str | None,
+    typer.Option("--onnx-output", metavar="NAME", help="Of a file .onnx, the output to calibrate."),
+]
+OnnxFeaturesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--onnx-features",
+        metavar="NAME",
+        help="Of a file .onnx, the tensor that its last linear layer takes.",
+    ),
+]
 ToleranceOption = Annotated[
     float,
     typer.Option(help="An ECE up to this hardly matters in practice; 0.01 is 1 %."),
@@ -129,24 +142,50 @@ ToleranceOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
-def network_spec(model: str | None, weights: Path | None, head: str | None) -> NetworkSpec | None:
+def network_spec(
+    model: str | None,
+    weights: Path | None,
+    head: str | None,
+    output_name: str | None = None,
+    features_name: str | None = None,
+) -> NetworkSpec | None:
     """Return the network that the options name, or None if they name none.
 
     Args:
         model: The value of --model.
         weights: The value of --weights.
         head: The value of --head.
+        output_name: The value of --onnx-output.
+        features_name: The value of --onnx-features.
 
     Raises:
-        ValueError: There are weights or a head, and no model.
+        FileNotFoundError: The model is an .onnx file that does not exist.
+        ValueError: There are options for a network, and no model.
     """
     if model is not None:
-        return NetworkSpec(model, weights, head)
+        network = NetworkSpec(model, weights, head, output_name, features_name)
+        check_files(None, [], network.onnx_file)
+        return network
     if weights is not None or head is not None:
         raise ValueError(
             "--weights and --head belong to a network: give --model package.module:factory too."
         )
+    if output_name is not None or features_name is not None:
+        raise ValueError(
+            "--onnx-output and --onnx-features belong to a network: give --model FILE.onnx too."
+        )
     return None
+
+
+def onnx_file(network: NetworkSpec | None) -> Path | None:
+    """Return the .onnx file of a network, or None.
+
+    Args:
+        network: The network, if there is one.
+    """
+    if network is None:
+        return None
+    return network.onnx_file
 
 
 def given_names(**names: str | None) -> Names:

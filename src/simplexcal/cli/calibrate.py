@@ -23,6 +23,8 @@ from simplexcal.cli._options import (
     MixupKind,
     MixupOption,
     ModelOption,
+    OnnxFeaturesOption,
+    OnnxOutputOption,
     OutputKindOption,
     ProbsOption,
     WeightsOption,
@@ -30,16 +32,24 @@ from simplexcal.cli._options import (
     check_seed,
     given_names,
     network_spec,
+    onnx_file,
 )
 from simplexcal.io import save_calibrator
 from simplexcal.metrics import nll
 from simplexcal.mixup import Mixup
+from simplexcal.network_spec import NetworkSpec
+from simplexcal.onnx import OnnxNetwork, append_calibrator
 
 
 def calibrate(
     data: DataArgument,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The calibrator's file, .safetensors.")
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            help="The calibrator, .safetensors; or .onnx, for a network that is .onnx.",
+        ),
     ],
     kind: OutputKindOption = None,
     logits: LogitsOption = None,
@@ -51,6 +61,8 @@ def calibrate(
     model: ModelOption = None,
     weights: WeightsOption = None,
     head: HeadOption = None,
+    output_name: OnnxOutputOption = None,
+    features_name: OnnxFeaturesOption = None,
     mixup: MixupOption = MixupKind.features,
     seed: Annotated[int, typer.Option(callback=check_seed, help="Seed of all randomness.")] = 0,
     json: JsonOption = False,
@@ -61,7 +73,7 @@ def calibrate(
 
     Args:
         data: Held-out outputs or inputs, with labels.
-        output: File to write the calibrator to.
+        output: File to write the calibrator to; or network and calibrator, of an .onnx file.
         kind: What to take from the file.
         logits: Name of the logits in the file.
         probs: Name of the probabilities in the file.
@@ -69,18 +81,20 @@ def calibrate(
         features: Name of the features in the file.
         ids: Name of the keys in the file.
         method: Key of the method in CALIBRATORS.
-        model: Network for raw inputs, as "package.module:factory".
+        model: Network for raw inputs, as "package.module:factory" or an .onnx file.
         weights: State dict of the network.
         head: Name of the network's last linear layer.
+        output_name: Output of an .onnx file to calibrate.
+        features_name: Tensor of an .onnx file that its last linear layer takes.
         mixup: What Multi-Mixup mixes, for methods that use it.
         seed: Seed of the generator.
         json: Print JSON instead of text.
     """
-    check_files(output, [".safetensors"], data, weights)
+    network = network_spec(model, weights, head, output_name, features_name)
+    check_files(output, _suffixes(network), data, weights, onnx_file(network))
     start = time.perf_counter()
     progress = stderr_is_tty()
     names = given_names(logits=logits, probs=probs, labels=labels, features=features, id=ids)
-    network = network_spec(model, weights, head)
     source = read_source(data, kind, network, names, progress=progress)
     outputs = source.table.outputs
     targets = source.labels
@@ -100,9 +114,27 @@ def calibrate(
         "nll_before": _nll(outputs.logits.softmax(-1), targets),
         "nll_after": _nll(calibrator(outputs).probs, targets),
     }
-    save_calibrator(calibrator, output, fingerprint=source.fingerprint)
+    _write(calibrator, output, source)
     record["seconds"] = time.perf_counter() - start
-    echo_result(_describe(record), record, json)
+    text = _describe(record)
+    if isinstance(source.backbone, OnnxNetwork):
+        text += f"\nIt reads {source.backbone.describe()}."
+    echo_result(text, record, json)
+
+
+def _suffixes(network: NetworkSpec | None) -> list[str]:
+    """Return the formats of the output: an .onnx file can also be written with its calibrator."""
+    if onnx_file(network) is None:
+        return [".safetensors"]
+    return [".safetensors", ".onnx"]
+
+
+def _write(calibrator: Calibrator, output: Path, source: Source) -> None:
+    if output.suffix == ".onnx" and isinstance(source.backbone, OnnxNetwork):
+        names = source.table.class_names
+        append_calibrator(source.backbone, calibrator, output, class_names=names)
+    else:
+        save_calibrator(calibrator, output, fingerprint=source.fingerprint)
 
 
 def list_methods() -> str:

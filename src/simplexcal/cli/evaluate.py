@@ -17,6 +17,8 @@ from simplexcal.cli._options import (
     LabelsOption,
     LogitsOption,
     ModelOption,
+    OnnxFeaturesOption,
+    OnnxOutputOption,
     ProbsOption,
     ToleranceOption,
     WeightsOption,
@@ -42,6 +44,8 @@ def evaluate(
     model: ModelOption = None,
     weights: WeightsOption = None,
     head: HeadOption = None,
+    output_name: OnnxOutputOption = None,
+    features_name: OnnxFeaturesOption = None,
     tolerance: ToleranceOption = TOLERANCE,
     json: JsonOption = False,
 ) -> None:
@@ -59,15 +63,17 @@ def evaluate(
         features: Name of the features in the file.
         ids: Name of the keys in the file.
         calibrator: Calibrators to evaluate beside the network itself.
-        model: Network for raw inputs, as "package.module:factory".
+        model: Network for raw inputs, as "package.module:factory" or an .onnx file.
         weights: State dict of the network.
         head: Name of the network's last linear layer.
+        output_name: Output of an .onnx file to calibrate.
+        features_name: Tensor of an .onnx file that its last linear layer takes.
         tolerance: An ECE up to this does not matter in practice.
         json: Print JSON instead of text.
     """
     calibrators = calibrator or []
     check_files(None, [], data, weights, *calibrators)
-    network = network_spec(model, weights, head)
+    network = network_spec(model, weights, head, output_name, features_name)
     names = given_names(logits=logits, probs=probs, labels=labels, features=features, id=ids)
     inputs = read_evaluation_inputs(data, kind, calibrators, network, names)
     evaluations = {

@@ -1,12 +1,13 @@
 """``simplexcal export``."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import torch
 import typer
 from torch import Tensor
 
+from simplexcal.backbone import Backbone
 from simplexcal.cli._console import echo_result
 from simplexcal.cli._inputs import as_network_input
 from simplexcal.cli._options import (
@@ -14,16 +15,31 @@ from simplexcal.cli._options import (
     HeadOption,
     JsonOption,
     ModelOption,
+    OnnxFeaturesOption,
+    OnnxOutputOption,
     WeightsOption,
     check_files,
     network_spec,
+    onnx_file,
 )
 from simplexcal.evaluation import wrap
 from simplexcal.io import load_calibrator
+from simplexcal.io.native import check_fingerprint
 from simplexcal.io.tables import read_inputs
 from simplexcal.model import load
-from simplexcal.network_spec import NetworkSpec, load_network, reraise_as_input_error
-from simplexcal.onnx import Exported, export_calibrator, export_model
+from simplexcal.network_spec import (
+    NetworkSpec,
+    load_backbone,
+    load_network,
+    reraise_as_input_error,
+)
+from simplexcal.onnx import (
+    Exported,
+    OnnxNetwork,
+    append_calibrator,
+    export_calibrator,
+    export_model,
+)
 
 
 def export(
@@ -38,6 +54,8 @@ def export(
     model: ModelOption = None,
     weights: WeightsOption = None,
     head: HeadOption = None,
+    output_name: OnnxOutputOption = None,
+    features_name: OnnxFeaturesOption = None,
     shape: Annotated[
         str | None,
         typer.Option(metavar="SIZES", help="Or the shape of one input, such as 1,28,28."),
@@ -53,14 +71,17 @@ def export(
         calibrator: File of the calibrator.
         output: File to write the graph to.
         data: File of inputs of the network.
-        model: Network that the calibrator was fitted for, as "package.module:factory".
+        model: Network that the calibrator was fitted for, as "package.module:factory" or an .onnx
+            file.
         weights: State dict of the network.
         head: Name of the network's last linear layer.
+        output_name: Output of an .onnx file to calibrate.
+        features_name: Tensor of an .onnx file that its last linear layer takes.
         shape: Shape of one input of the network.
         json: Print JSON instead of text.
     """
-    check_files(output, [".onnx"], calibrator, weights, data)
-    network = network_spec(model, weights, head)
+    network = network_spec(model, weights, head, output_name, features_name)
+    check_files(output, [".onnx"], calibrator, weights, data, onnx_file(network))
     exported = export_file(calibrator, output, network, shape=shape, data=data)
     inputs = ", ".join(exported.inputs)
     outputs = ", ".join(exported.outputs)
@@ -97,6 +118,8 @@ def export_file(
     Raises:
         ValueError: The options do not fit together, or the calibrator is for another network.
     """
+    if network is not None and network.onnx_file is not None:
+        return _append_to_network(calibrator, output, network, shape, data)
     if network is not None:
         return _export_with_network(calibrator, output, network, _example(shape, data))
     if shape is not None or data is not None:
@@ -107,6 +130,17 @@ def export_file(
     return export_calibrator(fitted, output, fingerprint=header["fingerprint"])
 
 
+def _append_to_network(
+    calibrator: Path, output: Path, network: NetworkSpec, shape: str | None, data: Path | None
+) -> Exported:
+    if shape is not None or data is not None:
+        raise ValueError("An .onnx file tells what it takes: leave out --shape and DATA.")
+    own = load_backbone(network)
+    fitted, header = load_calibrator(calibrator)
+    check_fingerprint(header, own, calibrator)
+    return append_calibrator(cast(OnnxNetwork, own), fitted, output)
+
+
 def _export_with_network(
     calibrator: Path, output: Path, network: NetworkSpec, example: Tensor
 ) -> Exported:
@@ -115,7 +149,7 @@ def _export_with_network(
     example = as_network_input(model.backbone, example)
     with reraise_as_input_error(f"inputs of shape {tuple(example.shape[1:])} and {example.dtype}"):
         model.backbone(example)
-    return export_model(model.backbone, model.calibrator, output, example)
+    return export_model(cast(Backbone, model.backbone), model.calibrator, output, example)
 
 
 def _example(shape: str | None, data: Path | None) -> Tensor:

@@ -19,6 +19,8 @@ from simplexcal.cli._options import (
     JsonOption,
     LogitsOption,
     ModelOption,
+    OnnxFeaturesOption,
+    OnnxOutputOption,
     ProbsOption,
     WeightsOption,
     check_files,
@@ -57,6 +59,8 @@ def ood(
     model: ModelOption = None,
     weights: WeightsOption = None,
     head: HeadOption = None,
+    output_name: OnnxOutputOption = None,
+    features_name: OnnxFeaturesOption = None,
     json: JsonOption = False,
 ) -> None:
     """Measure the detection of out-of-distribution inputs.
@@ -72,14 +76,16 @@ def ood(
         probs: Name of the probabilities in the files.
         features: Name of the features in the files.
         calibrator: Calibrators whose uncertainties are evaluated beside the network's confidence.
-        model: Network for raw inputs, as "package.module:factory".
+        model: Network for raw inputs, as "package.module:factory" or an .onnx file.
         weights: State dict of the network.
         head: Name of the network's last linear layer.
+        output_name: Output of an .onnx file to calibrate.
+        features_name: Tensor of an .onnx file that its last linear layer takes.
         json: Print JSON instead of text.
     """
     calibrators = calibrator or []
     check_files(None, [], data, ood, weights, *calibrators)
-    network = network_spec(model, weights, head)
+    network = network_spec(model, weights, head, output_name, features_name)
     names = given_names(logits=logits, probs=probs, features=features)
     inside = read_unlabelled(data, kind, calibrators, network, names)
     others = read_unlabelled(ood, kind, calibrators, network, names)

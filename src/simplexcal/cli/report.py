@@ -24,6 +24,8 @@ from simplexcal.cli._options import (
     LabelsOption,
     LogitsOption,
     ModelOption,
+    OnnxFeaturesOption,
+    OnnxOutputOption,
     ProbsOption,
     ToleranceOption,
     WeightsOption,
@@ -51,6 +53,8 @@ def report(
     model: ModelOption = None,
     weights: WeightsOption = None,
     head: HeadOption = None,
+    output_name: OnnxOutputOption = None,
+    features_name: OnnxFeaturesOption = None,
     title: Annotated[str, typer.Option(help="The report's title.")] = "Calibration report",
     ood: Annotated[
         Path | None,
@@ -74,9 +78,11 @@ def report(
         features: Name of the features in the file.
         ids: Name of the keys in the file.
         calibrator: Calibrators to evaluate beside the network itself.
-        model: Network for raw inputs, as "package.module:factory".
+        model: Network for raw inputs, as "package.module:factory" or an .onnx file.
         weights: State dict of the network.
         head: Name of the network's last linear layer.
+        output_name: Output of an .onnx file to calibrate.
+        features_name: Tensor of an .onnx file that its last linear layer takes.
         title: Title of the report.
         ood: Out-of-distribution data.
         tolerance: An ECE up to this does not matter in practice.
@@ -84,7 +90,7 @@ def report(
     """
     calibrators = calibrator or []
     check_files(output, [".html"], data, weights, ood, *calibrators)
-    network = network_spec(model, weights, head)
+    network = network_spec(model, weights, head, output_name, features_name)
     names = given_names(logits=logits, probs=probs, labels=labels, features=features, id=ids)
     inputs = read_evaluation_inputs(data, kind, calibrators, network, names, images=True)
     write_report(

@@ -17,6 +17,8 @@ from simplexcal.cli._options import (
     LabelsOption,
     LogitsOption,
     ModelOption,
+    OnnxFeaturesOption,
+    OnnxOutputOption,
     ProbsOption,
     WeightsOption,
     check_files,
@@ -85,6 +87,8 @@ def threshold(
     model: ModelOption = None,
     weights: WeightsOption = None,
     head: HeadOption = None,
+    output_name: OnnxOutputOption = None,
+    features_name: OnnxFeaturesOption = None,
     json: JsonOption = False,
 ) -> None:
     """Find the threshold that keeps a promise.
@@ -108,13 +112,15 @@ def threshold(
         labels: Name of the true classes in the file.
         features: Name of the features in the file.
         ids: Name of the keys in the file.
-        model: Network for raw inputs, as "package.module:factory".
+        model: Network for raw inputs, as "package.module:factory" or an .onnx file.
         weights: State dict of the network.
         head: Name of the network's last linear layer.
+        output_name: Output of an .onnx file to calibrate.
+        features_name: Tensor of an .onnx file that its last linear layer takes.
         json: Print JSON instead of text.
     """
     check_files(output, [".safetensors"], calibrator, data, weights)
-    network = network_spec(model, weights, head)
+    network = network_spec(model, weights, head, output_name, features_name)
     names = given_names(logits=logits, probs=probs, labels=labels, features=features, id=ids)
     score_name = None
     if score is not None:

@@ -8,7 +8,7 @@ signature.
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -18,7 +18,6 @@ from torch import Tensor
 
 from simplexcal._validation import NotFittedError, check_label_shape
 from simplexcal._version import __version__
-from simplexcal.backbone import Backbone
 from simplexcal.calibrators import CALIBRATORS, Calibrator
 from simplexcal.io._atomic import atomic_write
 from simplexcal.thresholds import from_records
@@ -42,6 +41,13 @@ KEYS = {
 
 Header = dict[str, Any]
 Tensors = dict[str, Tensor]
+
+
+class Network(Protocol):
+    """Anything with a fingerprint."""
+
+    def fingerprint(self) -> str:
+        """Return a digest of the network."""
 
 
 def save_calibrator(
@@ -106,7 +112,7 @@ def load_calibrator(path: str | Path) -> tuple[Calibrator, Header]:
     return calibrator.requires_grad_(False).eval(), header
 
 
-def check_fingerprint(header: Header, backbone: Backbone, path: str | Path) -> None:
+def check_fingerprint(header: Header, backbone: Network, path: str | Path) -> None:
     """Raise ValueError if a calibrator was fitted for another network.
 
     A calibrator that was saved without a fingerprint fits every network.

@@ -223,7 +223,47 @@ def read_inputs(path: str | Path, *, names: Names | None = None, images: bool = 
     columns = _read(path, ["inputs", *_optional(images)], names)
     remedy = "Saved outputs need no network: leave out `network`."
     _check_present(columns, "inputs", "logits", remedy)
-    inputs = torch.from_numpy(columns.numbers("inputs"))
+    return _beside(torch.from_numpy(columns.numbers("inputs")), columns)
+
+
+def read_named_inputs(
+    path: str | Path, parts: Sequence[str], *, names: Names | None = None, images: bool = False
+) -> tuple[dict[str, Tensor], Inputs]:
+    """Read the inputs of a network that takes several, each by its name.
+
+    Args:
+        path: A .npz, .safetensors or .pt file.
+        parts: The names of the inputs.
+        names: What the file calls an array, where it has another name.
+        images: Whether to read the pictures too.
+
+    Returns:
+        The inputs by name; and the first of them, with what the file holds beside them.
+
+    Raises:
+        ValueError: If the file is malformed or lacks one of the inputs.
+        TypeError: If an array is of another type.
+        OSError: If the file cannot be opened.
+    """
+    columns = _read(path, [*parts, *_optional(images)], names)
+    missing = [part for part in parts if part not in columns]
+    if missing or columns.is_unnamed:
+        raise ValueError(
+            f"'{path}' must hold the network's inputs {quote_names(parts)}; "
+            f"it holds {quote_names(columns.array_names)}. Name them alike."
+        )
+    inputs = {part: torch.from_numpy(columns.numbers(part)) for part in parts}
+    sizes = {len(x) for x in inputs.values()}
+    if len(sizes) != 1:
+        raise ValueError(
+            f"'{path}': the inputs {quote_names(parts)} must have the same number of rows; "
+            f"got {sorted(sizes)}."
+        )
+    return inputs, _beside(inputs[parts[0]], columns)
+
+
+def _beside(inputs: Tensor, columns: Columns) -> Inputs:
+    """Return inputs with what their file holds beside them."""
     n = len(inputs)
     return Inputs(
         inputs,

@@ -85,8 +85,8 @@ def export_model(
             "`net` must be a torch.nn.Module to be exported; this model calls a function. Export "
             "the calibrator alone: simplexcal.onnx.export_calibrator(model.calibrator, path)."
         )
-    k = _check_ready(calibrator, path)
-    facts = _class_facts(class_names, k)
+    k = check_ready(calibrator, path)
+    facts = class_facts(class_names, k)
     example = _example(backbone, example_inputs)
     outputs = backbone(example_inputs)  # Finds the head, and checks network and inputs.
     facts["fingerprint"] = backbone.fingerprint()
@@ -127,8 +127,8 @@ def export_calibrator(
             f"`dtype` must be torch.float32 or torch.float64; got {dtype}. Cast half precision to "
             "float32."
         )
-    k = _check_ready(calibrator, path)
-    facts = _class_facts(class_names, k)
+    k = check_ready(calibrator, path)
+    facts = class_facts(class_names, k)
     if fingerprint is not None:
         facts["fingerprint"] = fingerprint
     device = next((x.device for x in calibrator.state_dict().values()), torch.device("cpu"))
@@ -143,8 +143,18 @@ def export_calibrator(
     return _write(model, Path(path), calibrator, facts)
 
 
-def _check_ready(calibrator: Calibrator, path: str | Path) -> int:
-    """Return K; say before time is spent that a package, a fit or the folder is missing."""
+def check_ready(calibrator: Calibrator, path: str | Path) -> int:
+    """Return K; say before time is spent that a package, a fit or the folder is missing.
+
+    Args:
+        calibrator: The calibrator that is to be exported.
+        path: The file that is to be written.
+
+    Raises:
+        ImportError: If a package is missing.
+        NotFittedError: If the calibrator is not fitted.
+        FileNotFoundError: If there is no such folder.
+    """
     missing = [name for name in ("onnx", "onnxscript") if find_spec(name) is None]
     if missing:
         raise ImportError(
@@ -162,8 +172,13 @@ def _check_ready(calibrator: Calibrator, path: str | Path) -> int:
     return calibrator.n_classes
 
 
-def _class_facts(class_names: Sequence[str] | None, k: int) -> dict[str, str]:
-    """Return the names of the classes as metadata, if there are any."""
+def class_facts(class_names: Sequence[str] | None, k: int) -> dict[str, str]:
+    """Return the names of the classes as metadata, if there are any.
+
+    Args:
+        class_names: A name for each class, or None.
+        k: Number of classes.
+    """
     if class_names is None:
         return {}
     return {"class_names": json.dumps(check_class_names(class_names, k), ensure_ascii=False)}
@@ -212,18 +227,31 @@ def _write(
     """Write a graph, with facts about it in its metadata."""
     import onnx
 
-    method = type(calibrator).__name__
-    if CALIBRATORS.get(calibrator.key) is type(calibrator):
-        method = calibrator.key
+    described = calibrator_facts(calibrator)
     model.producer_name = "simplexcal"
     model.producer_version = __version__
-    versions = {"simplexcal": __version__, "torch": str(torch.__version__)}
-    facts = {"method": method, **versions, **facts}
-    for promise, threshold in calibrator.thresholds.items():
-        facts[f"threshold_{promise}"] = str(threshold)
-    onnx.helper.set_model_props(model, facts)
+    onnx.helper.set_model_props(model, {**described, **facts})
     onnx.checker.check_model(model, full_check=True)
     atomic_write(path, model.SerializeToString(deterministic=True))
     inputs = [x.name for x in model.graph.input]
     outputs = [x.name for x in model.graph.output]
-    return Exported(method, inputs, outputs)
+    return Exported(described["method"], inputs, outputs)
+
+
+def calibrator_facts(calibrator: Calibrator) -> dict[str, str]:
+    """Return what the metadata of a file say about its calibrator.
+
+    Args:
+        calibrator: A fitted calibrator.
+    """
+    method = type(calibrator).__name__
+    if CALIBRATORS.get(calibrator.key) is type(calibrator):
+        method = calibrator.key
+    facts = {
+        "method": method,
+        "simplexcal": __version__,
+        "torch": str(torch.__version__),
+    }
+    for promise, threshold in calibrator.thresholds.items():
+        facts[f"threshold_{promise}"] = str(threshold)
+    return facts

@@ -11,7 +11,7 @@ from simplexcal.backbone import Backbone
 from simplexcal.backbone._forward import features_of_logits, logits_of, recorded
 from simplexcal.calibrators import Calibrator
 from simplexcal.thresholds import with_accepted
-from simplexcal.types import Outputs, Prediction, restore_argmax
+from simplexcal.types import Outputs, Prediction, log_probs, restore_argmax
 
 # Every graph has the first three, and those with thresholds the fourth.
 OUTPUTS = (
@@ -81,6 +81,31 @@ class GivenOutputs(nn.Module):
             inputs: Logits and, where there are any, features.
         """
         return TracedOutputs(*inputs)
+
+
+class TensorsOfGraph(nn.Module):
+    """Outputs of a network made of the tensors of another graph, as an OnnxNetwork makes them.
+
+    Args:
+        holds_probs: Whether the first tensor holds probabilities; otherwise logits.
+    """
+
+    def __init__(self, holds_probs: bool) -> None:
+        super().__init__()
+        self.holds_probs = holds_probs
+
+    def forward(self, inputs: list[Tensor]) -> TracedOutputs:
+        """Return logits and features as rows.
+
+        Args:
+            inputs: Logits or probabilities and, where there are any, features.
+        """
+        rows = [x.flatten(1) for x in inputs]
+        logits = rows[0]
+        if self.holds_probs:
+            probs = check_float_tensor("probs", logits)
+            logits = log_probs(probs)
+        return TracedOutputs(logits, *rows[1:])
 
 
 class Graph(nn.Module):

@@ -48,6 +48,7 @@ from simplexcal.network_spec import (
     load_backbone,
     reraise_as_input_error,
 )
+from simplexcal.onnx import OnnxNetwork
 from simplexcal.scoring.dataset import Dataset
 from simplexcal.scoring.worker import (
     ROW_NUMBER,
@@ -154,6 +155,8 @@ def _describe_network(network: NetworkSpec | None) -> list[str | None] | None:
     digest = None
     if network.weights is not None:
         digest = hashlib.sha256(network.weights.read_bytes()).hexdigest()
+    if network.onnx_file is not None:
+        digest = hashlib.sha256(network.onnx_file.read_bytes()).hexdigest()
     return [network.model, network.head, digest]
 
 
@@ -162,6 +165,8 @@ def _with_absolute_path(network: NetworkSpec) -> NetworkSpec:
 
     Links stay, since the file that they lead to may have no suffix.
     """
+    if network.onnx_file is not None:
+        return network._replace(model=str(network.onnx_file.absolute()))
     if network.weights is None:
         return network
     return network._replace(weights=network.weights.absolute())
@@ -337,7 +342,9 @@ def _row_shape(stored: StoredArray) -> tuple[int, ...]:
     return tuple(length or 0 for length in stored.shape)
 
 
-def _output_schema(data: Dataset, job: Job, fitted: Calibrator, backbone: Backbone | None) -> Any:
+def _output_schema(
+    data: Dataset, job: Job, fitted: Calibrator, backbone: Backbone | OnnxNetwork | None
+) -> Any:
     """Return the schema of the scored rows, by scoring one row."""
     worker = Worker(job, fitted, backbone)
     examples = [_example_rows(data, stored) for stored in job.arrays]

@@ -21,6 +21,7 @@ from simplexcal.io import load_calibrator
 from simplexcal.io._arrow import Decoded, StoredArray, as_lists, decode
 from simplexcal.io._columns import UNCERTAINTIES, Array
 from simplexcal.network_spec import NETWORK_ERRORS, NetworkSpec, first_line, load_backbone
+from simplexcal.onnx import OnnxNetwork
 from simplexcal.scoring.dataset import Shard
 from simplexcal.types import Outputs, Prediction
 
@@ -99,11 +100,13 @@ class Worker:
         backbone: The network of the job, or None.
     """
 
-    def __init__(self, job: Job, calibrator: Calibrator, backbone: Backbone | None) -> None:
+    def __init__(
+        self, job: Job, calibrator: Calibrator, backbone: Backbone | OnnxNetwork | None
+    ) -> None:
         self.job = job
         self.calibrator = calibrator
         self.backbone = backbone
-        if backbone is not None:
+        if isinstance(backbone, Backbone):
             # A shard may be a few rows, which cannot tell whether there are features.
             backbone.features = calibrator.n_features is not None
 
