@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.made
 
-.PHONY: setup demo test lint format browser bench picture table clean
+.PHONY: setup demo test test-slow lint format browser bench picture table clean
 
 setup: $(STAMP)
 
@@ -19,8 +19,11 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup ## four methods on a LeNet-5 and Fashion-MNIST: a table, and a report to open
 	$(BIN)/simplexcal demo --output simplexcal-demo.html
 
-test: lint browser ## lint, then the whole suite, on all cores
+test: lint browser ## lint, then the suite without its slow tests, on all cores
 	$(BIN)/python -m pytest --numprocesses auto
+
+test-slow: setup ## the slow tests, which make test leaves out
+	$(BIN)/python -m pytest --numprocesses auto -m slow
 
 # The report is tested in a real browser: an installed one, or Debian's chromium.
 browser:

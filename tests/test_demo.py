@@ -152,9 +152,9 @@ def test_the_command_saves_the_data_and_no_report(
     monkeypatch.chdir(tmp_path)
     for _ in range(2):  # the same files may be written again
         assert simplexcal("demo --save-data data") == 0
-    line, _ = capsys.readouterr().out.splitlines()
+    wrote = capsys.readouterr().out.partition("Next:")[0]
     names = {path.name for path in saved.iterdir()}
-    assert set(re.findall(r"data/([\w.]+\w)", line)) == names
+    assert set(re.findall(r"data/([\w.]+\w)", wrote)) == names
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
     for name in names:
         assert (tmp_path / "data" / name).read_bytes() == (saved / name).read_bytes()

@@ -127,7 +127,7 @@ def test_a_specification_gives_the_frozen_network(tmp_path: Path) -> None:
     backbone = load_backbone(NetworkSpec(NAME, path))
     x = torch.zeros(2, 1, 28, 28)
     assert torch.equal(backbone(x).logits, net.eval()(x))
-    with pytest.raises(ValueError, match="`head` must name a linear layer; got 'nothing'"):
+    with pytest.raises(ValueError, match="`head` must name a layer of the network; got 'nothing'"):
         load_backbone(NetworkSpec(NAME, path, "nothing"))
 
 

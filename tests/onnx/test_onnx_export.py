@@ -384,10 +384,10 @@ class Moments(nn.Module):
     [
         (2, torch.float32, 1e-6),
         (10, torch.float32, 1e-6),
-        (1000, torch.float32, 1e-5),
+        pytest.param(1000, torch.float32, 1e-5, marks=pytest.mark.slow),
         (2, torch.float64, 1e-11),
         (10, torch.float64, 1e-11),
-        (1000, torch.float64, 1e-11),
+        pytest.param(1000, torch.float64, 1e-11, marks=pytest.mark.slow),
     ],
 )
 def test_onnxruntime_has_the_moments_of_concrete(
@@ -496,6 +496,7 @@ class LastToken(nn.Module):
         return logits[:, -2].log_softmax(-1)
 
 
+@pytest.mark.slow
 def test_of_all_tokens_the_features_of_the_picked_one_are_taken(tmp_path: Path) -> None:
     x = torch.randn(60, 5, 4, generator=seeded())
     model = model_of(LastToken(), "sts", x)
@@ -523,6 +524,7 @@ def test_a_small_number_that_saves_a_division_is_kept(tmp_path: Path) -> None:
     assert_same(got, model.predict(x))
 
 
+@pytest.mark.slow
 def test_a_hugging_face_classifier_takes_texts_of_any_length(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     sizes = {

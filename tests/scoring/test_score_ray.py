@@ -58,7 +58,7 @@ def kill_in_mid_run(cluster: Cluster, run: "subprocess.Popen[str]", shards: Path
     raise AssertionError(f"The run was over before a node could be killed: {run.communicate()}")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.skipif(
     not Path("/proc/net/tcp").exists(), reason="It looks into /proc to see what listens."
 )

@@ -523,7 +523,7 @@ def _as_outputs(outputs: Outputs | ArrayLike) -> Outputs:
 
 def _look_like_softmax(logits: Tensor) -> bool:
     """Return whether all rows are distributions, and not all of them one-hot."""
-    return bool(((logits > 0) & (logits < 1)).any()) and are_probs(logits)
+    return are_probs(logits) and bool(((logits > 0) & (logits < 1)).any())
 
 
 def _check_finite(outputs: Outputs) -> None:
