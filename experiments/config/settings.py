@@ -36,12 +36,14 @@ class Setting:
         network: A name that ``experiments.pretraining.architectures`` knows.
         title: The name on the results pages.
         augmentation: What is done to the training images.
+        epochs: Passes through the training images.
     """
 
     dataset: str
     network: str
     title: str
     augmentation: Augmentation = CROPS_AND_FLIPS
+    epochs: int = 200
 
     def dtype(self, device: str) -> torch.dtype:
         """Return the dtype in which the network trains and sees mixed images.
@@ -115,7 +117,16 @@ ARCHITECTURE_VARIANTS = {
         augmentation=Augmentation(side=32),
     ),
 }
-SETTINGS = TABLE1_SETTINGS | ARCHITECTURE_VARIANTS
+# Networks that the paper does not have, trained for fewer epochs.
+SHORT_SETTINGS = {
+    "cifar10-resnet18-short": Setting(
+        "cifar10", "resnet18", "CIFAR-10, ResNet-18, 60 epochs", epochs=60
+    ),
+    "cifar100-resnet18-short": Setting(
+        "cifar100", "resnet18", "CIFAR-100, ResNet-18, 60 epochs", epochs=60
+    ),
+}
+SETTINGS = TABLE1_SETTINGS | ARCHITECTURE_VARIANTS | SHORT_SETTINGS
 
 
 def varied_setting(variant: str) -> str:

@@ -19,14 +19,13 @@ from experiments.pretraining.outputs import untrained_network
 from experiments.pretraining.training import OnEpoch, train, training_seconds
 from simplexcal.io._atomic import atomic_write
 
-EPOCHS = 200
 BATCH_SIZE = 128
 DRY_RUN_EPOCHS = 2
 DRY_RUN_BATCH_SIZE = 16
 LOG_INTERVAL = 10.0  # seconds between two lines about a training
 SAVE_INTERVAL = 60.0
 
-Compatibility = tuple[str, Augmentation, torch.dtype]
+Compatibility = tuple[str, Augmentation, torch.dtype, int]
 
 
 def pretrain(
@@ -34,8 +33,8 @@ def pretrain(
 ) -> bool:
     """Train the networks that are not in the cache; return whether all of them are there now.
 
-    Networks of one data set and augmentation train concurrently, also those of different
-    settings: the kernels of one fill the gaps of another.
+    Networks of one data set, augmentation and number of epochs train concurrently, also those of
+    different settings: the kernels of one fill the gaps of another.
 
     Args:
         networks: The networks.
@@ -62,7 +61,8 @@ def _groups(
     for network in missing:
         if network not in resumed:
             setting = SETTINGS[network.setting]
-            key = (setting.dataset, setting.augmentation, setting.dtype(config.device))
+            dtype = setting.dtype(config.device)
+            key = (setting.dataset, setting.augmentation, dtype, setting.epochs)
             compatible.setdefault(key, []).append(network)
     for new in compatible.values():
         groups += [new[i : i + concurrent] for i in range(0, len(new), concurrent)]
@@ -110,14 +110,14 @@ def _train_group(group: Sequence[NetworkId], config: RunConfig, deadline: float)
         std=normalisation.std,
         augmentation=setting.augmentation,
         seeds=[network.seed for network in group],
-        epochs=_epochs(config),
+        epochs=_epochs(group, config),
         batch_size=DRY_RUN_BATCH_SIZE if config.dry_run else BATCH_SIZE,
         dtype=setting.dtype(config.device),
         compiled=config.compiled,
         checkpoint=checkpoint,
         seconds=deadline - time.monotonic(),
         save_interval=0.0 if config.dry_run else SAVE_INTERVAL,
-        on_epoch=_epoch_logger(title, _epochs(config)),
+        on_epoch=_epoch_logger(title, _epochs(group, config)),
     )
     if finished:
         _write_networks(group, networks, config, training_seconds(checkpoint))
@@ -127,8 +127,10 @@ def _train_group(group: Sequence[NetworkId], config: RunConfig, deadline: float)
     return finished
 
 
-def _epochs(config: RunConfig) -> int:
-    return DRY_RUN_EPOCHS if config.dry_run else EPOCHS
+def _epochs(group: Sequence[NetworkId], config: RunConfig) -> int:
+    if config.dry_run:
+        return DRY_RUN_EPOCHS
+    return SETTINGS[group[0].setting].epochs
 
 
 def _title(group: Sequence[NetworkId]) -> str:
@@ -157,7 +159,7 @@ def _write_networks(
 ) -> None:
     """Write the trained networks to the cache, with how they were trained."""
     training = {
-        "epochs": _epochs(config),
+        "epochs": _epochs(group, config),
         "augmentation": SETTINGS[group[0].setting].augmentation._asdict(),
         "concurrent": len(group),
         "settings": list(_seeds_by_setting(group)),
