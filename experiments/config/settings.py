@@ -120,10 +120,10 @@ ARCHITECTURE_VARIANTS = {
 # Networks that the paper does not have, trained for fewer epochs.
 SHORT_SETTINGS = {
     "cifar10-resnet18-short": Setting(
-        "cifar10", "resnet18", "CIFAR-10, ResNet-18, 60 epochs", epochs=60
+        "cifar10", "resnet18", "CIFAR-10, ResNet-18, 30 epochs", epochs=30
     ),
     "cifar100-resnet18-short": Setting(
-        "cifar100", "resnet18", "CIFAR-100, ResNet-18, 60 epochs", epochs=60
+        "cifar100", "resnet18", "CIFAR-100, ResNet-18, 30 epochs", epochs=30
     ),
 }
 SETTINGS = TABLE1_SETTINGS | ARCHITECTURE_VARIANTS | SHORT_SETTINGS
