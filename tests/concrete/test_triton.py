@@ -407,6 +407,17 @@ def test_switched_off_neither_triton_nor_the_operators_are_imported() -> None:
     assert done.stdout.split() == []
 
 
+def test_value_and_slope_of_very_many_classes_are_left_to_the_reference(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_fused, "IS_ON", True)
+    monkeypatch.setattr(_fused, "DEVICE_TYPE", "cpu")
+    for k, expected in ((1000, True), (21841, False)):
+        rows = (torch.zeros(2, k), torch.ones(2))
+        assert _fused.applies(*rows)
+        assert _fused.applies_with_slope(*rows) == expected
+
+
 def test_the_kernels_are_for_float32_on_a_cuda_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_fused, "IS_ON", True)
     for dtype in (torch.float32, DOUBLE):

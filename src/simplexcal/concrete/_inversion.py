@@ -114,7 +114,7 @@ def invert(log_mean: Tensor, temperature: Tensor) -> Inverse:
         log_mean: ln p with Σ_k p_k = 1, (N, K).
         temperature: λ, (N,).
     """
-    if _fused.applies(log_mean, temperature):
+    if _fused.applies_with_slope(log_mean, temperature):
         return _invert_fused(log_mean, temperature)
     return invert_in_torch(log_mean, temperature)
 

@@ -237,7 +237,8 @@ def potential(logits: Tensor, temperature: Tensor) -> Potential:
         logits: Location, (N, K).
         temperature: λ, (N,).
     """
-    if _fused.applies_with_reference_gradient(logits, temperature):
+    has_few_classes = logits.shape[1] <= _fused.MOST_CLASSES_WITH_SLOPE
+    if has_few_classes and _fused.applies_with_reference_gradient(logits, temperature):
         return Potential(*_fused.operators().potential(logits, temperature))
     return potential_in_torch(logits, temperature)
 
