@@ -21,6 +21,7 @@ ORDER = [
     "_chunking",
     "_progress",
     "types",
+    "dense",
     "concrete",
     "metrics",
     "thresholds",

@@ -107,7 +107,8 @@ class Prediction:
     """Calibrated predictions for N inputs.
 
     The label is the network's own, so calibration never changes the accuracy. Uncertainties are in
-    nats; they are None where a method has none.
+    nats; they are None where a method has none. Of a network that classifies each token or pixel,
+    the probabilities are (N, T, K) or (N, K, H, W), and all else is (N, T) or (N, H, W).
 
     Args:
         probs: Calibrated probabilities, (N, K).
@@ -139,7 +140,8 @@ class Prediction:
     @property
     def confidence(self) -> Tensor:
         """The probability of the predicted class, (N,)."""
-        return self.probs.gather(-1, self.label.unsqueeze(-1)).squeeze(-1)
+        dim = class_dim(self.label.dim())
+        return self.probs.gather(dim, self.label.unsqueeze(dim)).squeeze(dim)
 
     def __repr__(self) -> str:
         return _describe(self)
@@ -158,6 +160,17 @@ class Prediction:
             device: Device of the result.
         """
         return _map_tensors(self, lambda x: x.to(device))
+
+
+def class_dim(n_dims: int) -> int:
+    """Return the dimension of the classes: 1 in maps (N, K, H, W), the last one elsewhere.
+
+    Args:
+        n_dims: Number of dimensions of the labels.
+    """
+    if n_dims > 2:
+        return 1
+    return -1
 
 
 def restore_argmax(label: Tensor, values: Tensor) -> Tensor:
@@ -205,8 +218,10 @@ def outputs_of_rows(logits: Tensor, features: Tensor | None = None) -> Outputs:
 
 def _describe(record: "Outputs | Prediction") -> str:
     """Return a record in one line: the tensors of many inputs would fill pages."""
-    tensors = {name: tensor for name, tensor in vars(record).items() if tensor is not None}
-    n, k = next(iter(tensors.values())).shape
+    tensors = {name: x for name, x in vars(record).items() if isinstance(x, Tensor)}
+    first = next(iter(tensors.values()))
+    n = len(first)
+    k = first.shape[class_dim(first.dim() - 1)]
     inputs = f"{n} inputs"
     if n == 1:
         inputs = "1 input"
@@ -251,6 +266,8 @@ def _concatenate(parts: Sequence[Record]) -> Record:
         return first
     columns = {}
     for name, tensor in vars(first).items():
-        if tensor is not None:
+        if isinstance(tensor, Tensor):
             columns[name] = torch.cat([getattr(part, name) for part in parts])
+    if isinstance(first, Outputs):
+        return Outputs(**columns)  # type: ignore[return-value]  # rows have no shape of positions
     return type(first)(**columns)
