@@ -83,7 +83,8 @@ def fdbd(outputs: sc.Outputs, training: TrainingFeatures) -> Tensor:
     n_others = outputs.logits.shape[1] - 1
     ratios = torch.where(lengths > 0, gaps / lengths, torch.zeros_like(gaps))
     to_mean = (features - training.features.mean(0)).norm(dim=-1)
-    return -ratios.sum(-1) / n_others / to_mean
+    score: Tensor = -ratios.sum(-1) / n_others / to_mean
+    return score
 
 
 def knn(outputs: sc.Outputs, training: TrainingFeatures) -> Tensor:
@@ -142,7 +143,8 @@ def vim(outputs: sc.Outputs, training: TrainingFeatures) -> Tensor:
     residual = torch.linalg.eigh(centred.T @ centred).eigenvectors[:, :n_residual]
     scale = training.logits.double().amax(-1).mean() / (centred @ residual).norm(dim=-1).mean()
     virtual = scale * ((_features(outputs).double() - origin) @ residual).norm(dim=-1)
-    return (virtual - outputs.logits.double().logsumexp(-1)).float()
+    score: Tensor = virtual - outputs.logits.double().logsumexp(-1)
+    return score.float()
 
 
 def all_scores(outputs: sc.Outputs, training: TrainingFeatures) -> dict[str, Tensor]:
@@ -195,4 +197,5 @@ def _whitening(deviations: Tensor) -> Tensor:
     covariance = deviations.T @ deviations / len(deviations)
     values, vectors = torch.linalg.eigh(covariance)
     kept = values > 1e-10 * values[-1]
-    return vectors[:, kept] / values[kept].sqrt()
+    whitening: Tensor = vectors[:, kept] / values[kept].sqrt()
+    return whitening
