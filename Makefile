@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.made
 
-.PHONY: setup demo test test-slow lint format browser bench picture table clean
+.PHONY: setup demo docs test test-slow lint format browser bench picture table clean
 
 setup: $(STAMP)
 
@@ -18,6 +18,10 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: setup ## four methods on a LeNet-5 and Fashion-MNIST: a table, and a report to open
 	$(BIN)/simplexcal demo --output simplexcal-demo.html
+
+docs: setup ## the documentation site, site/index.html, with its links checked
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+	$(BIN)/python -m tools.website.check site
 
 test: lint browser ## lint, then the suite without its slow tests, on all cores
 	$(BIN)/python -m pytest --numprocesses auto
@@ -57,4 +61,4 @@ table: setup ## compute the table of the distribution of the Gumbel sum
 	$(BIN)/python -m simplexcal.concrete._gumbel_sum
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist site

@@ -1,0 +1,82 @@
+"""The documentation site: its navigation, its reference, its links."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+from tools.website import check, mathematics, navigation, reference
+from tools.website.hooks import move_links
+
+import simplexcal
+
+ROOT = Path(__file__).parents[1]
+SECTIONS = reference.sections((ROOT / "docs" / "api.md").read_text())
+NAMES = [name for section in SECTIONS for name in section.names]
+
+
+def test_the_reference_has_every_public_name_of_the_package_and_no_other() -> None:
+    top = [name.removeprefix("simplexcal.") for name in NAMES if name.count(".") == 1]
+    assert sorted(top) == sorted(simplexcal.__all__)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_name_of_the_reference_exists(name: str) -> None:
+    module, _, attribute = name.rpartition(".")
+    assert hasattr(importlib.import_module(module), attribute)
+
+
+def test_each_name_has_one_entry() -> None:
+    assert len(set(NAMES)) == len(NAMES)
+    assert len({section.page for section in SECTIONS}) == len(SECTIONS)
+
+
+def test_a_section_becomes_a_page_with_docstrings() -> None:
+    (section,) = reference.sections(
+        "# API\n\n## Some things\n\n`from some.where import …`\n\n| `a`, `B` | two `c` |\n"
+    )
+    assert section.page == "api/some-things.md"
+    assert section.names == ["some.where.a", "some.where.B"]
+    assert "| [`a`][some.where.a], [`B`][some.where.B] | two `c` |" in section.reference
+    assert "::: some.where.a\n" in section.reference
+
+
+def test_a_folder_stands_for_its_pages_and_nothing_is_left_out() -> None:
+    pages = {
+        "index.md": "",
+        "new.md": "",
+        "r/a.md": "",
+        "r/b.md": "",
+        "r/c.md": "",
+        "r/index.md": "[c](c.md) and [b](b.md#place), [the home](../index.md)",
+    }
+    assert navigation.expand(["index.md", {"Results": ["r/"]}], pages) == [
+        "index.md",
+        {"Results": ["r/index.md", "r/c.md", "r/b.md", "r/a.md"]},
+        {"More": ["new.md"]},
+    ]
+
+
+def test_links_of_pages_outside_docs_are_moved_or_dropped() -> None:
+    text = "[a](docs/a.md#x) [src](src/a.py) [log](CHANGELOG.md) [web](https://a.b) [here](#x)"
+    assert move_links(text) == "[a](a.md#x) src [log](changelog.md) [web](https://a.b) [here](#x)"
+
+
+def test_formulas_become_mathml() -> None:
+    page = '<p><span class="arithmatex">\\(a &lt; b\\)</span></p>'
+    assert mathematics.typeset(page).count("<math") == 1
+    assert "arithmatex" not in mathematics.typeset(page)
+    page = '<div class="arithmatex">\\[\nE[\\pi]\n\\]</div>'
+    assert 'display="block"' in mathematics.typeset(page)
+
+
+def test_broken_links_and_other_hosts_are_found(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text(
+        '<p id="here"><a href="#here">1</a> <a href="#there">2</a> <a href="b.html#x">3</a>'
+        '<a href="c.html">4</a> <a href="https://a.b">5</a> <img src="https://a.b/c.png">'
+    )
+    (tmp_path / "b.html").write_text('<p id="x"><a href="a.html#here">1</a>')
+    found = list(check.faults(tmp_path))
+    assert len(found) == 3
+    assert "#there" in found[0]
+    assert "c.html" in found[1]
+    assert "loads https://a.b/c.png" in found[2]
