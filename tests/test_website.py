@@ -80,3 +80,10 @@ def test_broken_links_and_other_hosts_are_found(tmp_path: Path) -> None:
     assert "#there" in found[0]
     assert "c.html" in found[1]
     assert "loads https://a.b/c.png" in found[2]
+
+
+def test_names_in_formulas_have_thin_spaces() -> None:
+    assert mathematics.SPACE in mathematics.mathml(r"K \ln \lambda")
+    assert mathematics.mathml(r"\ln x").count(mathematics.SPACE) == 1
+    assert mathematics.SPACE not in mathematics.mathml(r"\ln(x)")
+    assert "<msub><mi>max</mi><mi>i</mi></msub>" in mathematics.mathml(r"\max_i (x)")
