@@ -136,6 +136,58 @@ def test_the_logits_before_an_activation_are_taken(name: str, tmp_path: Path, da
     np.testing.assert_allclose(network(data.inputs).logits, logits_of(data), atol=1e-5)
 
 
+def composed_softmax(
+    *, axis: int = 1, shifted: bool = True, logarithm: bool = False, summand: str = "e"
+) -> tuple[list[Any], dict[str, Array]]:
+    """Return the nodes and constants of a softmax, as converters of JAX's graphs write it."""
+    exponent = "shifted" if shifted else "z"
+    nodes = [
+        helper.make_node("ReduceMax", ["z"], ["m"], axes=[axis], keepdims=0),
+        helper.make_node("Max", ["lowest", "m"], ["largest"]),
+        helper.make_node("Unsqueeze", ["largest", "axis"], ["column"]),
+        helper.make_node("Sub", ["z", "column"], ["shifted"]),
+        helper.make_node("Exp", [exponent], ["e"]),
+        helper.make_node("Mul", ["e", "e"], ["square"]),
+        helper.make_node("ReduceSum", [summand, "axis"], ["total"]),
+    ]
+    if logarithm:
+        nodes.append(helper.make_node("Log", ["total"], ["log_total"]))
+        nodes.append(helper.make_node("Sub", [exponent, "log_total"], ["y"]))
+    else:
+        nodes.append(helper.make_node("Div", ["e", "total"], ["y"]))
+    return nodes, {"lowest": np.array(-np.inf, np.float32), "axis": np.array([axis])}
+
+
+@pytest.mark.parametrize("axis", [1, -1])
+@pytest.mark.parametrize("shifted", [True, False])
+@pytest.mark.parametrize("logarithm", [True, False])
+def test_a_softmax_of_several_nodes_is_recognised(
+    axis: int, shifted: bool, logarithm: bool, tmp_path: Path, data: Data
+) -> None:
+    nodes, constants = composed_softmax(axis=axis, shifted=shifted, logarithm=logarithm)
+    outputs = [tensor("y", ["n", K])]
+    path = save(tmp_path / "net.onnx", nodes, outputs, constants=constants, opset=15)
+    network = OnnxNetwork(path, features_name="x")
+    assert network.describe() == "the logits 'z', the input of a softmax of several nodes"
+    np.testing.assert_allclose(network(data.inputs).logits, logits_of(data), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"axis": 0, "shifted": False},
+        {"summand": "square"},
+        {"summand": "square", "logarithm": True},
+    ],
+)
+def test_what_resembles_a_softmax_is_none(settings: dict[str, Any], tmp_path: Path) -> None:
+    nodes, constants = composed_softmax(**settings)
+    outputs = [tensor("y", ["n", K])]
+    path = save(tmp_path / "net.onnx", nodes, outputs, constants=constants, opset=15)
+    with pytest.raises(ValueError, match="which does not tell whether it holds logits or prob"):
+        OnnxNetwork(path)
+
+
 def test_a_scaled_sum_of_a_layer_is_logits(tmp_path: Path, data: Data) -> None:
     nodes = [
         helper.make_node("Add", ["z", "shift"], ["shifted"]),
@@ -374,6 +426,17 @@ def test_the_calibrator_is_appended_to_the_graph(tmp_path: Path, data: Data) -> 
     assert facts["fingerprint"] == model.backbone.fingerprint()
     assert json.loads(facts["class_names"]) == list("abcd")
     assert "threshold_coverage" in facts
+
+
+def test_a_softmax_of_several_nodes_is_appended_to(tmp_path: Path, data: Data) -> None:
+    nodes, constants = composed_softmax()
+    outputs = [tensor("y", ["n", K])]
+    path = save(tmp_path / "net.onnx", nodes, outputs, constants=constants, opset=15)
+    model = sc.calibrate(path, (data.inputs, data.labels), "ts")
+    model.to_onnx(tmp_path / "out.onnx")
+    found = run(tmp_path / "out.onnx", data.inputs)
+    assert_same(found, model.predict(data.inputs))
+    np.testing.assert_allclose(found["y"], logits_of(data).softmax(-1), atol=1e-6)
 
 
 def test_a_new_graph_in_float64_that_ends_in_dicts(tmp_path: Path, data: Data) -> None:

@@ -1,6 +1,6 @@
 """What the graph of an ONNX file says about its outputs: logits or probabilities, and of what."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +26,9 @@ PASSING = {
 }
 # These turn logits into probabilities or their logarithms.
 ACTIVATIONS = {"Softmax", "LogSoftmax", "Sigmoid"}
+# These give each class of a row the same number.
+SPREADING = PASSING | {"Expand", "Tile"}
+CLASS_AXES = ([1], [-1])
 # These give logits where a network ends in them.
 LAYERS = {"BatchNormalization", "Conv", "Einsum", "FusedMatMul", "Gemm", "MatMul"}
 # These give logits if all that they combine are logits or constants.
@@ -86,6 +89,9 @@ class GraphReader:
         origin = f"the result of {node.op_type}"
         if node.op_type in ACTIVATIONS:
             return Reading(output, node.input[0], LOGITS, f"the input of {node.op_type}")
+        logits = self._before_composed_softmax(node)
+        if logits is not None:
+            return Reading(output, logits, LOGITS, "the input of a softmax of several nodes")
         if node.domain == "ai.onnx.ml":
             return Reading(output, tensor, _kind_of_classifier(node), origin)
         if self._holds_logits(tensor):
@@ -120,14 +126,15 @@ class GraphReader:
             return None
         return self._as_linear(node, bias)
 
-    def source_of(self, tensor: str) -> str:
+    def source_of(self, tensor: str, passing: Collection[str] = PASSING) -> str:
         """Return the tensor that is handed on as this one.
 
         Args:
             tensor: Name of a tensor.
+            passing: The nodes that hand it on.
         """
         node = self.producers.get(tensor)
-        while node is not None and node.op_type in PASSING:
+        while node is not None and node.op_type in passing:
             tensor = node.input[0]
             node = self.producers.get(tensor)
         return tensor
@@ -163,6 +170,67 @@ class GraphReader:
         if self.is_zip_map(output):
             return str(self.producers[output].input[0])
         return output
+
+    def _before_composed_softmax(self, node: Any) -> str | None:
+        """Return the logits x where a node gives exp(x) / Σ exp(x) or x - ln Σ exp(x).
+
+        Converters of JAX write a softmax so. The largest logit may be subtracted first.
+        """
+        if node.op_type == "Div":
+            exponential = self.source_of(node.input[0])
+            total = self.source_of(node.input[1], SPREADING)
+        elif node.op_type == "Sub":
+            logarithm = self.producers.get(self.source_of(node.input[1], SPREADING))
+            if logarithm is None or logarithm.op_type != "Log":
+                return None
+            total = self.source_of(logarithm.input[0], SPREADING)
+            exponential = self._summand(total)
+        else:
+            return None
+        exp = self.producers.get(exponential)
+        if exp is None or exp.op_type != "Exp" or self._summand(total) != exponential:
+            return None
+        logits = self.source_of(exp.input[0])
+        if node.op_type == "Sub" and self.source_of(node.input[0]) != logits:
+            return None
+        return self._before_shift(logits)
+
+    def _summand(self, total: str) -> str:
+        """Return the tensor whose sum over the classes this is; "" if it is no such sum."""
+        node = self.producers.get(total)
+        if node is None or node.op_type != "ReduceSum":
+            return ""
+        if self._axes(node) not in CLASS_AXES:
+            return ""
+        return self.source_of(node.input[0])
+
+    def _before_shift(self, logits: str) -> str:
+        """Return the logits from which the largest of each row is subtracted, or these."""
+        node = self.producers.get(logits)
+        if node is None or node.op_type != "Sub":
+            return logits
+        shifted = self.source_of(node.input[0])
+        largest = self.producers.get(self.source_of(node.input[1], SPREADING))
+        if largest is not None and largest.op_type == "Max":
+            # One of them is the constant -∞.
+            for name in largest.input:
+                if not self._is_constant(name):
+                    largest = self.producers.get(self.source_of(name, SPREADING))
+        if largest is None or largest.op_type != "ReduceMax":
+            return logits
+        if self._axes(largest) in CLASS_AXES and self.source_of(largest.input[0]) == shifted:
+            return shifted
+        return logits
+
+    def _axes(self, node: Any) -> list[int] | None:
+        """Return the axes that a node reduces, an attribute before opset 13 or 18; None if all."""
+        if len(node.input) > 1 and node.input[1]:
+            axes = self.constant(node.input[1])
+        else:
+            axes = attributes(node).get("axes")
+        if axes is None:
+            return None
+        return [int(axis) for axis in axes]
 
     def _is_constant(self, tensor: str) -> bool:
         tensor = self.source_of(tensor)
