@@ -296,8 +296,15 @@ def calibrator_uses_features(method: str) -> bool:
     return method in ("adats", "dirichlet-ts", "sts")
 
 
-@pytest.mark.parametrize("method", ALL)
-@pytest.mark.parametrize("k", [2, 10, 1000])
+# The graph of STS takes seconds to export; that of 10 classes is tested above, with a network.
+@pytest.mark.parametrize(
+    ("k", "method"),
+    [
+        pytest.param(k, name, marks=[pytest.mark.slow] * (k == 10 and name.startswith("sts")))
+        for k in (2, 10, 1000)
+        for name in ALL
+    ],
+)
 def test_a_calibrator_alone_takes_logits_however_extreme(
     method: str, k: int, tmp_path: Path
 ) -> None:
@@ -342,7 +349,11 @@ def test_the_largest_logit_keeps_the_strictly_largest_probability(
 
 @pytest.mark.parametrize(
     ("method", "dtype"),
-    [("ts", torch.float32), ("ts", torch.float64), ("sts", torch.float32)],
+    [
+        ("ts", torch.float32),
+        ("ts", torch.float64),
+        pytest.param("sts", torch.float32, marks=pytest.mark.slow),
+    ],
 )
 def test_the_label_is_the_most_probable_class_where_logits_are_one_step_apart(
     method: str, dtype: torch.dtype, tmp_path: Path
@@ -382,10 +393,10 @@ class Moments(nn.Module):
 @pytest.mark.parametrize(
     ("k", "dtype", "atol"),
     [
-        (2, torch.float32, 1e-6),
+        pytest.param(2, torch.float32, 1e-6, marks=pytest.mark.slow),
         (10, torch.float32, 1e-6),
         pytest.param(1000, torch.float32, 1e-5, marks=pytest.mark.slow),
-        (2, torch.float64, 1e-11),
+        pytest.param(2, torch.float64, 1e-11, marks=pytest.mark.slow),
         (10, torch.float64, 1e-11),
         pytest.param(1000, torch.float64, 1e-11, marks=pytest.mark.slow),
     ],
@@ -606,7 +617,7 @@ class Mixture(SimplexTemperatureScaling):
         return Prediction((own + self._mean(outputs)) / 2, outputs.label)
 
 
-@pytest.mark.parametrize("kind", [Halved, Mixture])
+@pytest.mark.parametrize("kind", [Halved, pytest.param(Mixture, marks=pytest.mark.slow)])
 def test_a_method_of_ones_own_is_exported_if_it_can_be(
     kind: Callable[[], Calibrator], tmp_path: Path
 ) -> None:

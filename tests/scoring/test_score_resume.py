@@ -17,7 +17,7 @@ from simplexcal.scoring import Summary, score
 from simplexcal.scoring.dataset import Shard
 from simplexcal.scoring.worker import ShardResult, Worker
 
-N_KILLS = 10
+N_KILLS = 6
 
 runner = importlib.import_module(
     "simplexcal.scoring.score"
