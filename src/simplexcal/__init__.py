@@ -10,6 +10,7 @@ from simplexcal.calibrators import (
     CALIBRATORS,
     AdaptiveTemperatureScaling,
     Calibrator,
+    DiagonalIntraOrderPreserving,
     DirichletTemperatureScaling,
     EnsembleTemperatureScaling,
     ParameterizedTemperatureScaling,
@@ -49,6 +50,7 @@ __all__ = [  # noqa: RUF022 - in groups
     "AdaptiveTemperatureScaling",
     "DirichletTemperatureScaling",
     "SimplexTemperatureScaling",
+    "DiagonalIntraOrderPreserving",
     "load_calibrator",
     "NotFittedError",
     # The evaluation of predictions.

@@ -11,7 +11,13 @@ from hypothesis import given
 from hypothesis.strategies import integers
 from torch import Generator, Tensor
 
-from simplexcal import Calibrator, Outputs, SimplexTemperatureScaling, TemperatureScaling
+from simplexcal import (
+    Calibrator,
+    DiagonalIntraOrderPreserving,
+    Outputs,
+    SimplexTemperatureScaling,
+    TemperatureScaling,
+)
 from simplexcal.calibrators._likelihood_head import (
     HeadSettings,
     LikelihoodHead,
@@ -26,8 +32,10 @@ WEIGHTED: dict[str, Callable[[], Calibrator]] = {
     "ets, mse": lambda: EnsembleTemperatureScaling(max_temperature=50.0),
     "ets, nll": lambda: EnsembleTemperatureScaling("nll"),
     "sts": lambda: SimplexTemperatureScaling(n_steps=5, pool_size=100, widths=(4,)),
+    "iop-diag": DiagonalIntraOrderPreserving,
 }
-DETERMINED = {key: WEIGHTED[key] for key in WEIGHTED if key != "sts"}
+# The others count evidence too, which a repeated row adds to.
+DETERMINED = {key: WEIGHTED[key] for key in ("ts", "ets, mse", "ets, nll")}
 every_weighted = pytest.mark.parametrize("make", WEIGHTED.values(), ids=WEIGHTED)
 
 

@@ -9,6 +9,7 @@ from torch import nn
 from simplexcal.calibrators import (
     AdaptiveTemperatureScaling,
     Calibrator,
+    DiagonalIntraOrderPreserving,
     DirichletTemperatureScaling,
     EnsembleTemperatureScaling,
     ParameterizedTemperatureScaling,
@@ -27,6 +28,7 @@ METHODS: dict[str, Callable[[], Calibrator]] = {
     "sts": lambda: SimplexTemperatureScaling(
         betas=(1.0, 2.0), n_steps=20, pool_size=200, widths=(8,)
     ),
+    "iop-diag": DiagonalIntraOrderPreserving,
 }
 
 

@@ -6,6 +6,9 @@ from simplexcal.calibrators.dirichlet_temperature import (
     DirichletTemperatureScaling as DirichletTemperatureScaling,
 )
 from simplexcal.calibrators.ensemble import EnsembleTemperatureScaling as EnsembleTemperatureScaling
+from simplexcal.calibrators.order_preserving import (
+    DiagonalIntraOrderPreserving as DiagonalIntraOrderPreserving,
+)
 from simplexcal.calibrators.parameterized import (
     ParameterizedTemperatureScaling as ParameterizedTemperatureScaling,
 )
@@ -21,5 +24,6 @@ METHODS: tuple[type[Calibrator], ...] = (
     AdaptiveTemperatureScaling,
     DirichletTemperatureScaling,
     SimplexTemperatureScaling,
+    DiagonalIntraOrderPreserving,
 )
 CALIBRATORS: dict[str, type[Calibrator]] = {method.key: method for method in METHODS}
