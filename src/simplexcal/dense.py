@@ -56,6 +56,35 @@ def is_dense(logits: Tensor) -> bool:
     return logits.dim() > 2
 
 
+def label_shape(logits: Tensor) -> tuple[int, ...]:
+    """Return the shape of the labels for logits: theirs without the dimension of the classes.
+
+    Args:
+        logits: (N, K), (N, T, K) or (N, K, H, W).
+    """
+    shape = list(logits.shape)
+    if shape:
+        del shape[class_dim(len(shape) - 1)]
+    return tuple(shape)
+
+
+def dense_outputs_of_rows(
+    logits: Tensor, features: Tensor | None, shape: tuple[int, ...]
+) -> DenseOutputs:
+    """Return outputs made of rows, as a graph needs them: without a check.
+
+    Args:
+        logits: (R, K).
+        features: (R, D), or None.
+        shape: Shape of the labels.
+    """
+    outputs = DenseOutputs.__new__(DenseOutputs)
+    object.__setattr__(outputs, "logits", logits)
+    object.__setattr__(outputs, "features", features)
+    object.__setattr__(outputs, "shape", shape)
+    return outputs
+
+
 def to_rows(maps: Tensor) -> Tensor:
     """Return (N, T, C) or (N, C, H, W) as rows (R, C).
 
@@ -110,6 +139,8 @@ def position_labels(
     outputs: DenseOutputs,
     ignore_index: int | Sequence[int] | None = None,
     mask: object = None,
+    *,
+    binary: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return the labels of all positions, (R,), and which positions count, (R,), on the CPU.
 
@@ -118,6 +149,7 @@ def position_labels(
         outputs: The outputs for the same inputs.
         ignore_index: Labels of positions that do not count; see `ignored_labels`.
         mask: An attention mask, (N, T): positions with 0 do not count. None: all count.
+        binary: Whether labels of 0 and 1 may be floats or bools.
 
     Raises:
         TypeError: If labels are not integers.
@@ -134,6 +166,8 @@ def position_labels(
             "logits of the labels' size, for instance with torch.nn.functional.interpolate."
         )
     flat = tensor.flatten()
+    if binary and bool((flat == flat.long()).all()):
+        flat = flat.long()
     counts = torch.ones(len(flat), dtype=torch.bool)
     for value in ignored_labels(ignore_index, outputs.n_classes):
         counts &= flat != value

@@ -18,6 +18,7 @@ from simplexcal.backbone.extraction import LABELS, input_batches
 from simplexcal.calibrators import CALIBRATORS, Calibrator, Uncalibrated
 from simplexcal.calibrators.base import SEED
 from simplexcal.comparison import Comparison, compare
+from simplexcal.dense import MAX_POSITIONS, DenseOutputs, prediction_maps, to_maps
 from simplexcal.io import save_calibrator
 from simplexcal.io.native import check_fingerprint
 from simplexcal.io.native import load_calibrator as read_calibrator
@@ -37,15 +38,19 @@ class FitSummary(NamedTuple):
         n: Number of inputs.
         nll_before: Negative log-likelihood before calibration.
         nll_after: Negative log-likelihood after calibration.
+        noun: What is counted: inputs, or positions of a network of tokens or pixels.
     """
 
     n: int
     nll_before: float
     nll_after: float
+    noun: str = "inputs"
 
 
 class CalibratedModel(nn.Module):
     """A frozen network and its calibrator. Called with inputs, it returns probabilities (N, K).
+
+    Where the network classifies each token or pixel, they are (N, T, K) or (N, K, H, W).
 
     The calibrator follows the network to its device.
 
@@ -76,7 +81,7 @@ class CalibratedModel(nn.Module):
         fit = self.fit_summary
         if fit is not None:
             nll = f"NLL {fit.nll_before:.4f} -> {fit.nll_after:.4f}"
-            parts.append(f"{nll} on the {fit.n} inputs of the fit")
+            parts.append(f"{nll} on the {fit.n} {fit.noun} of the fit")
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def forward(self, x: Any) -> Tensor:
@@ -86,7 +91,11 @@ class CalibratedModel(nn.Module):
             x: Inputs as a Backbone takes them.
         """
         if torch.compiler.is_compiling():  # A graph is one batch.
-            return self.calibrator.probs_alone(self.backbone(x))
+            outputs = self.backbone(x)
+            probs = self.calibrator.probs_alone(outputs)
+            if isinstance(outputs, DenseOutputs):
+                return to_maps(probs, outputs.shape)
+            return probs
         return self.predict(x).probs
 
     @torch.no_grad()
@@ -105,7 +114,9 @@ class CalibratedModel(nn.Module):
             ValueError: If `x` is empty.
         """
         may_be_binary = self.backbone.one_logit is not False and self.calibrator.n_classes == 2
-        batches = input_batches(self.backbone.net, x, batch_size, binary=may_be_binary)
+        batches = input_batches(
+            self.backbone.net, x, batch_size, binary=may_be_binary, dense=self.is_dense
+        )
         parts = [self._predict_batch(batch) for batch in batches]
         if not parts:
             raise ValueError(
@@ -130,6 +141,10 @@ class CalibratedModel(nn.Module):
         """
         check_count("n_bins", n_bins)
         outputs, labels = extract_outputs(self.backbone, data, batch_size=batch_size)
+        if self.is_dense:
+            raise ValueError(
+                "A network of tokens or pixels cannot be compared here yet; evaluate predictions."
+            )
         if self.calibrator.was_fitted_to(outputs):
             warn_caller(
                 "These data are the ones that the calibrator was fitted to, so it looks better on "
@@ -141,6 +156,11 @@ class CalibratedModel(nn.Module):
             before = Uncalibrated()(outputs)
             after = calibrator(outputs)
         return compare(before, after, labels, calibrator.abbreviation, n_bins)
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the network classifies each token or pixel, as far as is known."""
+        return bool(self.backbone.is_dense)
 
     @property
     def thresholds(self) -> dict[str, Threshold]:
@@ -180,6 +200,11 @@ class CalibratedModel(nn.Module):
             ValueError: If no threshold keeps the promise, or an argument has no meaning.
         """
         outputs, labels = self._outputs_and_labels(data, batch_size)
+        if self.is_dense:
+            raise ValueError(
+                "A threshold promises something of independent inputs, which the tokens or pixels "
+                "of one input are not. Choose one by `confidence` on held-out data of your own."
+            )
         return self.calibrator.threshold(
             outputs,
             labels,
@@ -201,7 +226,7 @@ class CalibratedModel(nn.Module):
         fingerprint = None
         if not self.backbone.is_function:
             fingerprint = self.backbone.fingerprint()
-        save_calibrator(self.calibrator, path, fingerprint=fingerprint)
+        save_calibrator(self.calibrator, path, fingerprint=fingerprint, is_dense=self.is_dense)
 
     def to_onnx(
         self,
@@ -278,6 +303,8 @@ class CalibratedModel(nn.Module):
     def _predict_batch(self, x: Any) -> Prediction:
         outputs = self.backbone(x)
         prediction: Prediction = self.calibrator.to(outputs.logits.device)(outputs)
+        if isinstance(outputs, DenseOutputs):
+            return prediction_maps(prediction, outputs.shape)
         return prediction
 
 
@@ -294,10 +321,15 @@ def calibrate(
     progress: bool = False,
     batch_size: int = 256,
     probs: bool = False,
+    ignore_index: int | Sequence[int] | None = None,
+    max_positions: int = MAX_POSITIONS,
 ) -> CalibratedModel:
     """Fit a calibrator to a trained network on held-out labelled data.
 
     The network stays as it is, bit for bit.
+
+    A network may classify each token or pixel: logits (N, T, K) or (N, K, H, W), labels (N, T) or
+    (N, H, W). It is fitted to a stratified sample of the positions; see `extract`.
 
     A method that learns from mixed features learns from mixed logits where there are no features.
     For a network, a warning says so. A method that reads logits alone looks for no features.
@@ -319,6 +351,9 @@ def calibrate(
         progress: Show progress bars on stderr.
         batch_size: Size of the batches that a Dataset or a pair of tensors is divided into.
         probs: Whether `net` returns probabilities; see `Backbone`.
+        ignore_index: Labels of tokens or pixels that do not count, one or several. None is -100,
+            and 255 where that is no class.
+        max_positions: Most positions of tokens or pixels that the fit learns from.
 
     Raises:
         TypeError: If `data` are nothing that `extract` takes, or inputs cannot be mixed.
@@ -343,8 +378,15 @@ def calibrate(
     with _random_state(generator):
         with recording:
             outputs, labels = extract_outputs(
-                backbone, data, batch_size=batch_size, progress=progress
+                backbone,
+                data,
+                batch_size=batch_size,
+                progress=progress,
+                ignore_index=ignore_index,
+                max_positions=max_positions,
             )
+        if backbone.is_dense:
+            _check_dense(sample_weight, mixup)
         if outputs.features is None and isinstance(backbone, Backbone) and not probs:
             check_are_logits(outputs, bool(backbone.one_logit))
         outputs = outputs.to(_fit_device(backbone.device))
@@ -357,7 +399,10 @@ def calibrate(
             generator=generator,
             progress=progress,
         )
-    return CalibratedModel(backbone, calibrator, _summarise_fit(calibrator, outputs, labels))
+    summary = _summarise_fit(calibrator, outputs, labels)
+    if backbone.is_dense:
+        summary = summary._replace(noun="positions")
+    return CalibratedModel(backbone, calibrator, summary)
 
 
 def load(
@@ -387,6 +432,8 @@ def load(
     backbone: Any = as_network(net, head, features=features, probs=probs)
     _check_n_classes(calibrator, backbone, head, path)
     check_fingerprint(header, backbone, path)
+    if isinstance(backbone, Backbone):
+        backbone.is_dense = header.get("is_dense")
     return CalibratedModel(backbone, calibrator)
 
 
@@ -438,6 +485,20 @@ def _features_for(calibrator: Calibrator, mixup: str | None) -> bool | None:
     if mixup == "features":
         return None
     return False
+
+
+def _check_dense(sample_weight: ArrayLike | None, mixup: str | None) -> None:
+    """Raise ValueError for what a network of tokens or pixels cannot be fitted with."""
+    if sample_weight is not None:
+        raise ValueError(
+            "`sample_weight` must be None for a network that classifies each token or pixel, of "
+            "which a fit takes a sample. Leave positions out with `ignore_index`."
+        )
+    if mixup == "inputs":
+        raise ValueError(
+            '`mixup` must be "features" or "logits" for a network that classifies each token or '
+            "pixel: a mixed input has no single pair of classes at each position."
+        )
 
 
 def _check_order(data: Any) -> None:

@@ -264,6 +264,13 @@ def _concatenate(parts: Sequence[Record]) -> Record:
     first = parts[0]
     if len(parts) == 1:
         return first
+    sizes = {next(iter(vars(part).values())).shape[1:] for part in parts}
+    if len(sizes) > 1:
+        found = " and ".join(str(tuple(size)) for size in sorted(sizes)[:2])
+        raise ValueError(
+            f"`parts` must be of one shape but for the first dimension; got {found}. Pad the "
+            "inputs to one size, or keep the parts apart."
+        )
     columns = {}
     for name, tensor in vars(first).items():
         if isinstance(tensor, Tensor):

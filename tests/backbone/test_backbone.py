@@ -697,7 +697,7 @@ def test_the_head_is_known_after_the_first_call(net: ConvNet, images: Tensor) ->
             r"^`net` must be a torch.nn.Module, or a function .*; got type. For logits, use Outp",
         ),
         (
-            Made(lambda z: z[None]),
+            Made(lambda z: z[:, :0]),
             ValueError,
             r"^`logits` must have shape \(N, K\) .* For a binary model",
         ),
@@ -1138,14 +1138,14 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
         r"`labels` must have shape \(6,\), .*; got \(5,\). .*",
     ),
     "one-hot": (
-        (X, Y[:, None].repeat(1, K)),
+        (X, Y[:, None].repeat(1, K)),  # of the first batch
         ValueError,
-        r"`labels` .*; got \(6, 5\). One-hot labels need .*",
+        r"`labels` .*; got \(5, 5\). One-hot labels need .*",
     ),
     "multi-label": (
-        (X, torch.ones(6, K, dtype=torch.int64)),
+        (X, torch.ones(6, K, dtype=torch.int64)),  # of the first batch
         ValueError,
-        r"`labels` .*; got \(6, 5\). Multi-label classification is not supported: calibrate .*",
+        r"`labels` .*; got \(5, 5\). Multi-label classification is not supported: calibrate .*",
     ),
     "multi-label of floats": (
         [(X, torch.ones(6, K))],

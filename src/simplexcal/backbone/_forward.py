@@ -249,7 +249,7 @@ def logits_of(net: nn.Module, x: Any) -> Any:
     """
     result = call(net, x)
     if isinstance(result, Mapping):
-        found = result.get("logits")
+        found = result.get("logits", result.get("out"))  # torchvision's segmentation has "out"
     else:
         found = getattr(result, "logits", result)
     if isinstance(found, tuple | list):
@@ -260,8 +260,8 @@ def logits_of(net: nn.Module, x: Any) -> Any:
     if not isinstance(found, Tensor) or found.dim() == 0:
         raise TypeError(
             "`net` must return logits (N, K): as a tensor, as the first tensor of a tuple, or "
-            f"under the name 'logits'; it returned {_describe_result(result)}. Wrap it so that it "
-            "returns them alone."
+            f"under the name 'logits' or 'out'; it returned {_describe_result(result)}. Wrap it so "
+            "that it returns them alone."
         )
     return found
 

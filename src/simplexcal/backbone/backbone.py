@@ -1,6 +1,7 @@
 """The frozen network: logits and penultimate features in one forward pass."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -39,7 +40,8 @@ from simplexcal.backbone._heads import (
     other_layers,
     usable_rows,
 )
-from simplexcal.types import Outputs, outputs_of_rows
+from simplexcal.dense import DenseOutputs, dense_outputs_of_rows, is_dense, label_shape, to_rows
+from simplexcal.types import Outputs, class_dim, outputs_of_rows
 
 
 class Backbone(nn.Module):
@@ -54,13 +56,16 @@ class Backbone(nn.Module):
     Where no layer does that, there are logits alone, and one warning says so. One logit z for each
     input, (N,) or (N, 1), stands for the two logits (0, z): class 1 is predicted where z > 0.
 
+    Of logits for each token, (N, T, K), or pixel, (N, K, H, W), the outputs are the rows of all
+    positions, as ``simplexcal.dense.DenseOutputs``.
+
     The network stays as it is, bit for bit: weights, buffers, modes, flags and hooks. A buffer that
     the network updates itself has its value again after each call, and so have the inputs.
 
     Args:
         net: The classifier. It returns logits (N, K), alone or as the first tensor of a tuple, or
-            under the name "logits". Any other callable gives logits alone: it is called with the
-            inputs as they are, and returns a tensor or an array.
+            under the name "logits" or "out". Any other callable gives logits alone: it is called
+            with the inputs as they are, and returns a tensor or an array.
         head: Name of the layer that makes the logits, such as "classifier.6". None finds it in the
             first call; a scale, a bias or a mean after it needs a first call with 8 inputs.
         features: True raises an error where there are no features; False does not look for them.
@@ -90,6 +95,7 @@ class Backbone(nn.Module):
         self.features = features
         self.probs = probs
         self.one_logit: bool | None = None
+        self.is_dense: bool | None = None  # like one_logit, known from the first call on
         self._head_name = head
         self._match: Match | None = None
         self._match_rows = 0
@@ -155,6 +161,8 @@ class Backbone(nn.Module):
     def forward(self, x: Any) -> Outputs:
         """Return logits (N, K) and features (N, D) or None, on the network's device.
 
+        A network of tokens or pixels gives DenseOutputs.
+
         Args:
             x: A tensor or an array; or a mapping or a sequence of them, for ``net(**x)`` or
                 ``net(*x)``.
@@ -191,11 +199,17 @@ class Backbone(nn.Module):
             x = network_inputs(self.net, x)
         with frozen(self.net), recorded(layers) as calls:
             found = logits_of(self.net, x)
+            shape = label_shape(found)
+            self.is_dense = is_dense(found)
+            if self.is_dense:
+                found = to_rows(found)
             self.one_logit = has_one_logit(found)
             if self.probs:
                 outputs = Outputs.from_probs(of_all_classes(found))
             else:
                 outputs = Outputs(of_two_classes(found))
+            if self.is_dense:
+                outputs = DenseOutputs(outputs.logits, None, shape)
         self._device = outputs.logits.device
         return outputs, list(calls.values())
 
@@ -255,7 +269,7 @@ class Backbone(nn.Module):
             if n_rows > self._match_rows:
                 self._match_rows = n_rows
                 self._match = found._replace(features=found.features[:0])
-        return Outputs(outputs.logits, found.features)
+        return replace(outputs, features=found.features)
 
     @property
     def _layer(self) -> nn.Module:
@@ -271,17 +285,32 @@ class Backbone(nn.Module):
                 "`net` must be in evaluation mode to be compiled or exported. Call net.eval()."
             )
         if self.features is False or self._is_alone:
-            return outputs_of_rows(_full(self.logits_of_result(logits_of(self.net, x))))
+            return self._traced_outputs(logits_of(self.net, x), None)
         layer = self.head
         if isinstance(layer, Head):
             layer = layer.layer
         recorder = RecordedCalls(layer)
         with recorder:
-            logits = self.logits_of_result(logits_of(self.net, x))
+            found = logits_of(self.net, x)
         if not recorder.calls:
-            raise _no_head([], logits.shape[1], False)
-        features = features_of_logits(recorder.calls[-1], logits, pooled=self.is_pooled)
-        return outputs_of_rows(_full(logits), _full(features))
+            raise _no_head([], found.shape[class_dim(found.dim() - 1)], False)
+        return self._traced_outputs(found, recorder.calls[-1])
+
+    def _traced_outputs(self, found: Tensor, call: Call | None) -> Outputs:
+        """Return outputs of what the network returns and the call of its head, without checks."""
+        shape = label_shape(found)
+        dense = is_dense(found)
+        if dense:
+            found = to_rows(found)
+        logits = self.logits_of_result(found)
+        features = None
+        if call is not None and dense:
+            features = _full(call.features.flatten(0, -2))
+        elif call is not None:
+            features = _full(features_of_logits(call, logits, pooled=self.is_pooled))
+        if dense:
+            return dense_outputs_of_rows(_full(logits), features, shape)
+        return outputs_of_rows(_full(logits), features)
 
     def logits_of_result(self, found: Tensor) -> Tensor:
         """Return what the network returns as logits (N, K), without a check.

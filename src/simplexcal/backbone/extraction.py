@@ -1,10 +1,10 @@
 """A network's outputs for a whole data set."""
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,13 +16,27 @@ from simplexcal._progress import track
 from simplexcal._validation import binary_labels, check_batch_labels, check_count
 from simplexcal.backbone._forward import map_tensors
 from simplexcal.backbone.backbone import Backbone
+from simplexcal.dense import MAX_POSITIONS, DenseOutputs, PositionSample, position_labels
 from simplexcal.types import Outputs
 
 COLUMNS = ("logits", "features", "labels")
 COLUMNS_ALONE = ("logits", "labels")  # of a network without features
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 LABELS = ("labels", "label")  # names of the labels in a batch that is a mapping
+MASK = "attention_mask"  # name of what says which tokens of a batch are padding
 Rows = tuple[Tensor, ...]  # of each column
+
+
+class LabelForms(NamedTuple):
+    """Which forms of labels a network has, besides one integer for each input.
+
+    Args:
+        binary: Zeros and ones of any type.
+        dense: Integers for each position.
+    """
+
+    binary: bool = False
+    dense: bool = False
 
 
 def extract(
@@ -32,8 +46,15 @@ def extract(
     batch_size: int = 256,
     storage: str | Path | None = None,
     progress: bool = False,
+    ignore_index: int | Sequence[int] | None = None,
+    max_positions: int = MAX_POSITIONS,
 ) -> tuple[Outputs, Tensor]:
     """Return a network's outputs for labelled data, and the labels (N,), on the CPU.
+
+    Of a network that classifies each token or pixel, these are the rows of a stratified sample of
+    positions: each class of each input gives its share, and no more is held at a time than the
+    sample and one batch. Its labels are (N, T) or (N, H, W). Tokens that the "attention_mask" of a
+    dict masks do not count.
 
     Args:
         backbone: A Backbone, or a network or another callable to make one of.
@@ -44,6 +65,9 @@ def extract(
         batch_size: Size of the batches that a Dataset or a pair is divided into.
         storage: Folder for the results, which are then memory-mapped. None keeps them in memory.
         progress: Show a progress bar on stderr.
+        ignore_index: Labels of tokens or pixels that do not count, one or several. None is -100,
+            and 255 where that is no class.
+        max_positions: Most positions of tokens or pixels that are kept.
 
     Raises:
         TypeError: If `data` is nothing of this, or labels are not integers.
@@ -51,12 +75,13 @@ def extract(
             or `batch_size` is less than 1.
     """
     check_count("batch_size", batch_size)
+    sample = PositionSample(max_positions)
     if not isinstance(backbone, Backbone):
         backbone = Backbone(backbone)
     batches = _batches(data, batch_size)
     if progress:
         batches = track(batches, "Extracting")
-    parts = _run(backbone, batches)
+    parts = _run(backbone, batches, sample, ignore_index)
     if storage is None:
         columns = [torch.cat(column) for column in zip(*parts, strict=True)]
     else:
@@ -71,7 +96,7 @@ def extract(
 
 
 def input_batches(
-    net: nn.Module, data: Any, batch_size: int, *, binary: bool = False
+    net: nn.Module, data: Any, batch_size: int, *, binary: bool = False, dense: bool = False
 ) -> Iterable[Any]:
     """Return batches of the inputs in data with or without labels; labels are ignored.
 
@@ -80,6 +105,7 @@ def input_batches(
         data: What ``extract`` takes, or inputs alone.
         batch_size: Size of the batches that data are divided into, where they can be.
         binary: Whether zeros and ones of any type may be labels.
+        dense: Whether integers of any shape may be labels.
 
     Raises:
         TypeError: If `data` is nothing of this; the message calls it `x`.
@@ -89,8 +115,9 @@ def input_batches(
     if isinstance(data, Tensor | np.ndarray):
         starts = range(0, max(len(data), 1), batch_size)
         return [data[start : start + batch_size] for start in starts]
-    is_pair = _is_labelled(net, data, binary)
-    has_labels = is_pair or _are_labelled(net, data, binary) or _are_samples(data)
+    forms = LabelForms(binary, dense)
+    is_pair = _is_labelled(net, data, forms)
+    has_labels = is_pair or _are_labelled(net, data, forms) or _are_samples(data)
     if isinstance(data, Mapping | tuple | list) and not has_labels:
         return [data]
     if not isinstance(data, Iterable | Dataset) and not hasattr(data, "__getitem__"):
@@ -99,24 +126,24 @@ def input_batches(
             f"got {type(data).__name__}."
         )
     batches = _batches(data, batch_size)
-    return (_inputs_of(net, batch, binary) for batch in batches)
+    return (_inputs_of(net, batch, forms) for batch in batches)
 
 
-def _inputs_of(net: nn.Module, batch: Any, binary: bool) -> Any:
+def _inputs_of(net: nn.Module, batch: Any, forms: LabelForms) -> Any:
     """Return the inputs in a batch with or without labels."""
-    if _is_labelled(net, batch, binary):
+    if _is_labelled(net, batch, forms):
         return _split(batch)[0]
     return batch
 
 
-def _are_labelled(net: nn.Module, data: Any, binary: bool) -> bool:
+def _are_labelled(net: nn.Module, data: Any, forms: LabelForms) -> bool:
     """Return whether data are a list of batches with labels."""
     if not isinstance(data, tuple | list):
         return False
-    return all(_is_labelled(net, part, binary) for part in data)
+    return all(_is_labelled(net, part, forms) for part in data)
 
 
-def _is_labelled(net: nn.Module, batch: Any, binary: bool) -> bool:
+def _is_labelled(net: nn.Module, batch: Any, forms: LabelForms) -> bool:
     """Return whether a batch is (inputs, labels), or a mapping with labels.
 
     Two tensors are both inputs if the network needs two.
@@ -125,25 +152,35 @@ def _is_labelled(net: nn.Module, batch: Any, binary: bool) -> bool:
         return any(name in batch for name in LABELS)
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         return False
-    if not _are_labels(batch[1]) and not (binary and _are_zeros_and_ones(batch[1])):
+    if not _have_form_of_labels(batch[1], forms):
         return False
     is_one_input = isinstance(list_to_array(batch[0]), Tensor | np.ndarray)
     return not is_one_input or _n_required(net) < 2
 
 
-def _are_labels(part: Any) -> bool:
-    """Return whether a part of a batch is one integer for each input."""
+def _have_form_of_labels(part: Any, forms: LabelForms) -> bool:
+    if _are_labels(part, forms.dense):
+        return True
+    return forms.binary and _are_zeros_and_ones(part, forms.dense)
+
+
+def _are_labels(part: Any, dense: bool) -> bool:
+    """Return whether a part of a batch is one integer for each input, or each of its positions."""
     if isinstance(part, list):
         return all(isinstance(number, int) for number in part)
     part = frame_to_array(part)
-    if not isinstance(part, Tensor | np.ndarray) or part.ndim != 1:
+    if not isinstance(part, Tensor | np.ndarray) or part.ndim == 0:
+        return False
+    if part.ndim > 1 and not dense:
         return False
     return "int" in str(part.dtype) or getattr(part.dtype, "kind", "") in ("i", "u")
 
 
-def _are_zeros_and_ones(part: Any) -> bool:
-    """Return whether a part of a batch is 0 or 1 for each input."""
+def _are_zeros_and_ones(part: Any, dense: bool) -> bool:
+    """Return whether a part of a batch is 0 or 1 for each input, or each of its positions."""
     part = frame_to_array(part)
+    if dense and isinstance(part, Tensor | np.ndarray):
+        return bool(((part == 0) | (part == 1)).all())
     if not isinstance(part, Tensor | np.ndarray) or part.ndim not in (1, 2):
         return False
     return binary_labels(part, len(part)) is not None
@@ -160,11 +197,41 @@ def _n_required(net: nn.Module) -> int:
     return len(required)
 
 
-def _run(backbone: Backbone, batches: Iterable[Any]) -> Iterator[Rows]:
-    """Yield the logits, the features and the labels of each batch, on the CPU."""
+def dense_batches(
+    backbone: Backbone, data: Any, batch_size: int, ignore_index: int | Sequence[int] | None
+) -> Iterator[tuple[DenseOutputs, Tensor, Tensor]]:
+    """Yield the outputs of each batch, the label of each position, and which positions count.
+
+    Args:
+        backbone: A network that classifies each token or pixel.
+        data: Labelled data, see ``extract``.
+        batch_size: Size of the batches that a Dataset or a pair is divided into.
+        ignore_index: Labels of positions that do not count.
+    """
+    for batch in _batches(data, batch_size):
+        inputs, labels = _split(batch)
+        outputs = backbone(inputs)
+        if isinstance(outputs, DenseOutputs):
+            yield outputs, *_position_labels(backbone, outputs, inputs, labels, ignore_index)
+
+
+def _run(
+    backbone: Backbone,
+    batches: Iterable[Any],
+    sample: PositionSample,
+    ignore_index: int | Sequence[int] | None,
+) -> Iterator[Rows]:
+    """Yield the logits, the features and the labels of each batch, on the CPU.
+
+    Positions of tokens or pixels are added to the sample, which comes last.
+    """
     for batch in batches:
         inputs, labels = _split(batch)
         outputs = backbone(inputs)
+        if isinstance(outputs, DenseOutputs):
+            found = _position_labels(backbone, outputs, inputs, labels, ignore_index)
+            sample.add(outputs, *found)
+            continue
         checked = None
         if backbone.one_logit:
             checked = binary_labels(labels, len(outputs))
@@ -174,6 +241,25 @@ def _run(backbone: Backbone, batches: Iterable[Any]) -> Iterator[Rows]:
         if outputs.features is not None:
             columns.insert(1, outputs.features.cpu())
         yield tuple(columns)
+    if sample.n_inputs > 0:
+        yield sample.columns()
+
+
+def _position_labels(
+    backbone: Backbone,
+    outputs: DenseOutputs,
+    inputs: Any,
+    labels: Any,
+    ignore_index: int | Sequence[int] | None,
+) -> tuple[Tensor, Tensor]:
+    """Return the label of each position of a batch, and which positions count."""
+    mask = None
+    if isinstance(inputs, Mapping):
+        mask = inputs.get(MASK)
+    if mask is not None and tuple(mask.shape) != outputs.shape:
+        mask = None  # of something else, such as the patches of an image
+    binary = bool(backbone.one_logit)
+    return position_labels(labels, outputs, ignore_index, mask, binary=binary)
 
 
 def _batches(data: Any, size: int) -> Iterable[Any]:
@@ -224,8 +310,10 @@ def _slices(inputs: Any, labels: Any, size: int) -> list[Any]:
     """Divide inputs and labels into batches."""
 
     def check(part: Tensor | np.ndarray) -> None:
-        # Whether the network is binary is known later.
-        if binary_labels(labels, len(part)) is None:
+        # Whether the network is binary, or one of tokens or pixels, is known later.
+        if getattr(labels, "ndim", 1) > 1:
+            _check_number(labels, len(part))
+        elif binary_labels(labels, len(part)) is None:
             check_batch_labels(labels, len(part))
 
     map_tensors(check, inputs)
@@ -234,6 +322,14 @@ def _slices(inputs: Any, labels: Any, size: int) -> list[Any]:
         rows = itemgetter(slice(start, start + size))
         batches.append((map_tensors(rows, inputs), rows(labels)))
     return batches
+
+
+def _check_number(labels: Any, n: int) -> None:
+    if len(labels) != n:
+        raise ValueError(
+            f"`labels` must be as many as the inputs, {n}; got {len(labels)}. "
+            "The first dimension of both counts the inputs."
+        )
 
 
 def _split(batch: Any) -> tuple[Any, Any]:

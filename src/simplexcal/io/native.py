@@ -51,7 +51,11 @@ class Network(Protocol):
 
 
 def save_calibrator(
-    calibrator: Calibrator, path: str | Path, *, fingerprint: str | None = None
+    calibrator: Calibrator,
+    path: str | Path,
+    *,
+    fingerprint: str | None = None,
+    is_dense: bool = False,
 ) -> None:
     """Write a fitted calibrator.
 
@@ -59,6 +63,7 @@ def save_calibrator(
         calibrator: A calibrator of a type in CALIBRATORS.
         path: The file.
         fingerprint: The fingerprint of the backbone that it was fitted for, where it is known.
+        is_dense: Whether this backbone classifies each token or pixel.
 
     Raises:
         NotFittedError: If the calibrator is not fitted.
@@ -78,6 +83,8 @@ def save_calibrator(
         "thresholds": [threshold.as_dict() for threshold in calibrator.thresholds.values()],
         "fit_digest": calibrator.fit_digest,
     }
+    if is_dense:
+        description["is_dense"] = True
     _write(Path(path), "calibrator", description, calibrator.state_dict())
 
 

@@ -15,6 +15,7 @@ from simplexcal._progress import track
 from simplexcal._validation import check_batch_labels, check_count
 from simplexcal.backbone import Backbone, extract
 from simplexcal.backbone.extraction import _batches, _split
+from simplexcal.dense import MAX_POSITIONS
 from simplexcal.io._columns import WRITE_AGAIN, quote_names, reraise_parse_errors
 from simplexcal.onnx._reading import LOGITS, PROBS, GraphReader, Reading, choose_reading
 from simplexcal.types import Outputs
@@ -58,6 +59,7 @@ class OnnxNetwork:
 
     one_logit = False  # A graph has a column for each class.
     is_function = False
+    is_dense = False
 
     def __init__(
         self,
@@ -373,6 +375,8 @@ def extract_outputs(
     *,
     batch_size: int = 256,
     progress: bool = False,
+    ignore_index: int | Sequence[int] | None = None,
+    max_positions: int = MAX_POSITIONS,
 ) -> tuple[Outputs, Tensor]:
     """Return the outputs of a network of either kind for labelled data, and the labels (N,).
 
@@ -381,13 +385,22 @@ def extract_outputs(
         data: Labelled data, as ``simplexcal.extract`` takes them.
         batch_size: Size of the batches that a Dataset or a pair is divided into.
         progress: Show a progress bar on stderr.
+        ignore_index: Labels of tokens or pixels that do not count; see ``simplexcal.extract``.
+        max_positions: Most positions of tokens or pixels that are kept.
 
     Raises:
         TypeError: If `data` is nothing of this, or labels are not integers.
         ValueError: If `data` is empty or has no labels.
     """
     if isinstance(network, Backbone):
-        return extract(network, data, batch_size=batch_size, progress=progress)
+        return extract(
+            network,
+            data,
+            batch_size=batch_size,
+            progress=progress,
+            ignore_index=ignore_index,
+            max_positions=max_positions,
+        )
     check_count("batch_size", batch_size)
     batches = _batches(data, batch_size)
     if progress:
