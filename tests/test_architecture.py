@@ -35,6 +35,7 @@ ORDER = [
     "comparison",
     "onnx",
     "model",
+    "accuracy_estimation",
     "sklearn",
     "network_spec",
     "scoring",

@@ -5,6 +5,7 @@ No prediction changes: the label is always the network's own.
 
 from simplexcal._validation import NotFittedError
 from simplexcal._version import __version__
+from simplexcal.accuracy_estimation import AccuracyEstimate, estimate_accuracy
 from simplexcal.backbone import Backbone, extract
 from simplexcal.calibrators import (
     CALIBRATORS,
@@ -64,6 +65,9 @@ __all__ = [  # noqa: RUF022 - in groups
     # Which predictions to accept.
     "find_threshold",
     "Threshold",
+    # The predictions without labels, after deployment.
+    "estimate_accuracy",
+    "AccuracyEstimate",
     # The library.
     "__version__",
 ]

@@ -125,6 +125,22 @@ class CalibratedModel(nn.Module):
             )
         return Prediction.cat(parts)
 
+    @torch.no_grad()
+    def predict_labelled(self, data: Any, *, batch_size: int = 256) -> tuple[Prediction, Tensor]:
+        """Return the predictions for labelled data, and the labels.
+
+        Args:
+            data: Labelled data; see `extract`.
+            batch_size: Size of the batches that a Dataset or a pair is divided into.
+
+        Raises:
+            TypeError: If `data` are nothing that `extract` takes.
+            ValueError: If `data` have no labels, or labels that are no classes of the network.
+        """
+        outputs, labels = extract_outputs(self.backbone, data, batch_size=batch_size)
+        calibrator = self.calibrator.to(outputs.logits.device)
+        return calibrator(outputs), check_classes(labels, outputs.n_classes)
+
     def evaluate(self, data: Any, *, n_bins: int = N_BINS, batch_size: int = 256) -> Comparison:
         """Compare the network before and after calibration, on test data.
 
