@@ -52,6 +52,7 @@ API = [
     "simplexcal.scoring",
     "simplexcal.plots",
     "simplexcal.sklearn",
+    "simplexcal.demo",
 ]
 
 

@@ -24,7 +24,7 @@ API = (DOCS / "api.md").read_text()
 PYTHON = re.findall(r"```python\n(.*?)```", README + GUIDE, re.DOTALL)
 SHELL = re.findall(r"```sh\n(.*?)```", README + GUIDE + SERVING, re.DOTALL)
 COMMANDS = [block for block in SHELL if block.startswith("simplexcal ")]
-DOCUMENTED = ["", ".metrics", ".io", ".plots", ".onnx", ".sklearn", ".report", ".scoring"]
+DOCUMENTED = ["", ".metrics", ".io", ".plots", ".onnx", ".sklearn", ".report", ".scoring", ".demo"]
 
 
 def lines_of(blocks: list[str]) -> list[str]:

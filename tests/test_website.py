@@ -4,8 +4,7 @@ import importlib
 from pathlib import Path
 
 import pytest
-from tools.website import check, mathematics, navigation, reference
-from tools.website.hooks import move_links
+from tools.website import check, links, mathematics, navigation, reference
 
 import simplexcal
 
@@ -56,9 +55,13 @@ def test_a_folder_stands_for_its_pages_and_nothing_is_left_out() -> None:
     ]
 
 
-def test_links_of_pages_outside_docs_are_moved_or_dropped() -> None:
+def test_links_lead_to_the_site_or_are_words() -> None:
     text = "[a](docs/a.md#x) [src](src/a.py) [log](CHANGELOG.md) [web](https://a.b) [here](#x)"
-    assert move_links(text) == "[a](a.md#x) src [log](changelog.md) [web](https://a.b) [here](#x)"
+    expected = "[a](a.md#x) src [log](changelog.md) [web](https://a.b) [here](#x)"
+    assert links.for_site(text, "README.md") == expected
+    text = "[b.md](../b.md) [`x`](../../src/x.py) [log](../../CHANGELOG.md) ![c](c.png)"
+    adapted = links.for_site(text, "docs/results/a.md", {"b.md": "Bees"}.get)
+    assert adapted == "[Bees](../b.md) `x` [log](../changelog.md) ![c](c.png)"
 
 
 def test_formulas_become_mathml() -> None:

@@ -1,24 +1,26 @@
 """What mkdocs calls while it builds the site; mkdocs.yml names this file."""
 
+import logging
 import posixpath
 import re
+import subprocess
+import sys
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
-from tools.website import mathematics, navigation, reference
+from tools.website import links, mathematics, navigation, reference
 
+log = logging.getLogger("mkdocs.hooks")
 ROOT = Path(__file__).parents[2]
-# Pages that lie outside docs/ in the repository.
-OUTSIDE = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
-OUTSIDE_IF_THERE = {"SECURITY.md": "security.md"}
-LINK = re.compile(r"\]\((?!\w+:|#)([^)#]+)(#[^)]*)?\)")
 
+# Pages whose code runs while the site is built. The tests run that of the others.
+EXECUTED = re.compile(r"index\.md|quickstart\.md|tutorials/(?!index).*\.md")
 HEADING = re.compile(r"^# (.+)$", re.MULTILINE)
-# A link that shows the name of a file, as is useful in the repository.
-FILE_LINK = re.compile(r"\[([\w./-]+\.md|docs/[\w./-]+)\]\(([\w./-]+\.md)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -28,19 +30,43 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files: The files in docs/.
         config: The configuration.
     """
-    for name, target in (OUTSIDE | OUTSIDE_IF_THERE).items():
+    for name, target in links.OUTSIDE.items():
         path = ROOT / name
-        if path.exists() or name in OUTSIDE:
-            content = move_links(path.read_text(encoding="utf-8"))
+        if path.exists():
+            content = links.for_site(path.read_text(encoding="utf-8"), name)
             files.append(File.generated(config, target, content=content))
     for section in reference.sections((ROOT / "docs" / "api.md").read_text(encoding="utf-8")):
         if section.names:
             # The text of the section links to pages in docs/, one folder up.
             content = re.sub(r"\]\((\w+\.md)", r"](../\1", section.reference)
             files.append(File.generated(config, section.page, content=content))
+    if config.extra["run_code"]:
+        run_pages(files, config)
     texts = {file.src_uri: file.content_string for file in files.documentation_pages()}
     config.nav = navigation.expand(config.nav or [], texts)
     return files
+
+
+def run_pages(files: Files, config: MkDocsConfig) -> None:
+    """Run the code of the executed pages and put in what it prints and draws.
+
+    Args:
+        files: The files of the site; figures are added.
+        config: The configuration.
+    """
+    for file in list(files.documentation_pages()):
+        if not EXECUTED.fullmatch(file.src_uri):
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            start = time.perf_counter()
+            command = [sys.executable, "-m", "tools.website.execution", file.abs_src_path, folder]
+            subprocess.run(command, check=True, cwd=ROOT)
+            log.info("%s ran in %.0f s", file.src_uri, time.perf_counter() - start)
+            made = Path(folder)
+            file.content_string = (made / "page.md").read_text(encoding="utf-8")
+            for path in [*made.glob("*.png"), *made.glob("*.html")]:
+                target = posixpath.join(posixpath.dirname(file.src_uri), path.name)
+                files.append(File.generated(config, target, content=path.read_bytes()))
 
 
 def on_page_markdown(markdown: str, page: Page, files: Files, **_: Any) -> str:
@@ -53,29 +79,15 @@ def on_page_markdown(markdown: str, page: Page, files: Files, **_: Any) -> str:
     """
     if page.file.src_uri == "api.md":
         markdown = link_names(markdown)
-    for name, target in (OUTSIDE | OUTSIDE_IF_THERE).items():
-        markdown = markdown.replace(f"../{name}", target)
-    return name_titles(markdown, page.file, files)
+    if page.file.src_uri in links.OUTSIDE.values():
+        return markdown  # Its links are those of the site since on_files.
 
-
-def name_titles(markdown: str, file: File, files: Files) -> str:
-    """Return a page in which links that show the name of a file show the title of its page.
-
-    Args:
-        markdown: The text of the page.
-        file: The page.
-        files: All files of the site.
-    """
-
-    def titled(found: re.Match[str]) -> str:
-        path = posixpath.normpath(posixpath.join(posixpath.dirname(file.src_uri), found[2]))
+    def title_of(path: str) -> str | None:
         target = files.get_file_from_path(path)
         heading = target and HEADING.search(target.content_string)
-        if not heading:
-            return found[0]
-        return f"[{heading[1]}]({found[2]}"
+        return heading[1] if heading else None
 
-    return FILE_LINK.sub(titled, markdown)
+    return links.for_site(markdown, f"docs/{page.file.src_uri}", title_of)
 
 
 def link_names(markdown: str) -> str:
@@ -101,26 +113,3 @@ def on_page_content(html: str, **_: Any) -> str:
         html: The body of a page.
     """
     return mathematics.typeset(html)
-
-
-def move_links(text: str) -> str:
-    """Return a page of the repository's root as a page of docs/.
-
-    Links to docs/ lead to its pages. Other files of the repository are not on the site: of links to
-    them the words are kept.
-
-    Args:
-        text: The Markdown of the page.
-    """
-
-    def moved(found: re.Match[str]) -> str:
-        target, anchor = found[1], found[2] or ""
-        inside = OUTSIDE | OUTSIDE_IF_THERE
-        if target in inside:
-            return f"]({inside[target]}{anchor})"
-        if target.startswith("docs/"):
-            return f"]({target.removeprefix('docs/')}{anchor})"
-        return f"](:{target})"
-
-    text = LINK.sub(moved, text)
-    return re.sub(r"\[([^\]]+)\]\(:[^)]*\)", r"\1", text)

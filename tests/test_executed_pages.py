@@ -1,0 +1,70 @@
+"""Pages whose code runs while the site is built: what is shown is what the code gives."""
+
+import re
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+from tools.website import execution
+from tools.website.hooks import EXECUTED
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = [p for p in sorted(DOCS.rglob("*.md")) if EXECUTED.fullmatch(str(p.relative_to(DOCS)))]
+
+
+def rendered(text: str, tmp_path: Path) -> str:
+    folder = tmp_path / "made"
+    folder.mkdir(parents=True)
+    page = tmp_path / "page.md"
+    page.write_text(text)
+    return execution.render(page, folder)
+
+
+def test_output_follows_its_block_and_names_are_kept(tmp_path: Path) -> None:
+    text = rendered(
+        "A\n```python\nx = 2\n```\nB\n```python\nprint(x + 1)\n```\n"
+        "```sh\necho four > file; cat file\n```\n```console\nnot run\n```\n",
+        tmp_path,
+    )
+    assert text == (
+        "A\n```python\nx = 2\n```\nB\n```python\nprint(x + 1)\n```\n\n"
+        "```{.text .output}\n3\n```\n"
+        "```sh\necho four > file; cat file\n```\n\n```{.text .output}\nfour\n```\n"
+        "```console\nnot run\n```\n"
+    )
+
+
+def test_figures_are_saved_with_their_titles(tmp_path: Path) -> None:
+    block = "import matplotlib\nmatplotlib.use('Agg')\nimport matplotlib.pyplot as plt\n"
+    text = rendered(f"```python\n{block}plt.figure().gca().set_title('T')\n```\n", tmp_path)
+    assert "![T](page-figure-1.png)" in text
+    assert (tmp_path / "made" / "page-figure-1.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_error_names_the_line_of_the_page(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError) as error:
+        rendered("A\n\n```python\nx = 1\nx / 0\n```\n", tmp_path)
+    assert error.traceback[-1].lineno == 4  # counted from 0
+    with pytest.raises(subprocess.CalledProcessError):
+        rendered("```sh\nfalse\n```\n", tmp_path / "again")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_code_of_each_page_is_python(page: Path) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    assert blocks
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for block in blocks:
+            compile(block, page.name, "exec")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_each_page_runs_without_a_warning(page: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tools.website.execution", str(page), str(tmp_path)]
+    subprocess.run(command, check=True, cwd=ROOT)
+    assert "{.text .output}" in (tmp_path / "page.md").read_text()
