@@ -108,6 +108,8 @@ def main(page: str, folder: str) -> None:
     """
     warnings.simplefilter("error", UserWarning)
     os.environ["MPLBACKEND"] = "Agg"
+    # Several threads wait for each other where other work is done (benchmarks/fit_threads.py).
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     target = Path(folder).resolve()
     text = render(Path(page).resolve(), target)
     (target / "page.md").write_text(text, encoding="utf-8")

@@ -59,7 +59,8 @@ def run_pages(files: Files, config: MkDocsConfig) -> None:
             continue
         with tempfile.TemporaryDirectory() as folder:
             start = time.perf_counter()
-            command = [sys.executable, "-m", "tools.website.execution", file.abs_src_path, folder]
+            page = str(file.abs_src_path)
+            command = [sys.executable, "-m", "tools.website.execution", page, folder]
             subprocess.run(command, check=True, cwd=ROOT)
             log.info("%s ran in %.0f s", file.src_uri, time.perf_counter() - start)
             made = Path(folder)
