@@ -30,6 +30,7 @@ ORDER = [
     "calibrators",
     "io",
     "evaluation",
+    "dense_evaluation",
     "plots",
     "report",
     "comparison",

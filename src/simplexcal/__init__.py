@@ -21,6 +21,7 @@ from simplexcal.calibrators import (
 )
 from simplexcal.comparison import Comparison
 from simplexcal.concrete import Concrete, Moments
+from simplexcal.dense_evaluation import DenseEvaluation, evaluate_dense
 from simplexcal.evaluation import Evaluation, OODEvaluation, evaluate, evaluate_ood, tabulate
 from simplexcal.mixup import FeatureMixup, InputMixup, LogitMixup
 from simplexcal.model import CalibratedModel, calibrate, load, load_calibrator
@@ -60,6 +61,8 @@ __all__ = [  # noqa: RUF022 - in groups
     "OODEvaluation",
     "Comparison",
     "evaluate",
+    "DenseEvaluation",
+    "evaluate_dense",
     "evaluate_ood",
     "tabulate",
     # Which predictions to accept.

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from simplexcal import dense_evaluation
+from simplexcal.dense_evaluation import DenseEvaluation, DenseScores, mean_change
 from simplexcal.evaluation import (
     SCORES,
     Evaluation,
@@ -28,7 +30,8 @@ class Comparison:
     """Scores before and after calibration, paired tests of their changes, and a verdict.
 
     Printed, it is a table. The tests compare the two predictions for the same inputs. Those of NLL
-    and Brier score are z-tests of the mean difference; that of the ECE is a paired bootstrap.
+    and Brier score are z-tests of the mean difference; that of the ECE is a paired bootstrap. Of a
+    network of tokens or pixels, the tests are over inputs, and resample inputs.
 
     Args:
         method: Abbreviation of the method.
@@ -42,8 +45,8 @@ class Comparison:
     """
 
     method: str
-    before: Evaluation
-    after: Evaluation
+    before: Evaluation | DenseEvaluation
+    after: Evaluation | DenseEvaluation
     ece: Change
     nll: Change
     brier: Change
@@ -55,7 +58,11 @@ class Comparison:
 
     def __str__(self) -> str:
         rows = [HEADER, *map(self._row, SCORES)]
-        notes = wrap(f"{self.method} on {describe_sample(self.after)}")
+        if isinstance(self.after, DenseEvaluation):
+            sample = dense_evaluation.describe_positions(self.after)
+        else:
+            sample = describe_sample(self.after)
+        notes = wrap(f"{self.method} on {sample}")
         return f"{markdown_table(rows)}\n\n{notes}\n{wrap(self.verdict)}"
 
     def _row(self, score: str) -> tuple[str, ...]:
@@ -102,6 +109,33 @@ def compare(
         nll=nll,
         brier=brier_change(before, after, labels),
         verdict=headline.replace(SPACE, " "),
+    )
+
+
+def compare_dense(before: DenseScores, after: DenseScores, method: str) -> Comparison:
+    """Compare the scores of two predictions for the tokens or pixels of the same inputs.
+
+    Args:
+        before: Scores before calibration.
+        after: Scores after calibration.
+        method: Abbreviation of the method.
+    """
+    first = before.evaluation()
+    second = after.evaluation()
+    a = before.image_sums()
+    b = after.image_sums()
+    n_positions = a.n.sum(1)
+    ece = Change(*dense_evaluation.ece_change(a, b))
+    nll = Change(*mean_change(a.nll, b.nll, n_positions))
+    both = verdict.Comparison(first, second, ece, nll)
+    return Comparison(
+        method=method,
+        before=first,
+        after=second,
+        ece=ece,
+        nll=nll,
+        brier=Change(*mean_change(a.brier, b.brier, n_positions)),
+        verdict=verdict.compare(both, method, verdict.TOLERANCE).headline.replace(SPACE, " "),
     )
 
 

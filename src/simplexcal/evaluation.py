@@ -202,6 +202,11 @@ def evaluate(
     if not isinstance(prediction, Prediction):
         probs = check_probs(prediction)
         prediction = Prediction(probs, probs.argmax(-1))
+    if prediction.label.dim() > 1:
+        raise ValueError(
+            "`prediction` is one for tokens or pixels, which are not independent. Use "
+            "simplexcal.evaluate_dense."
+        )
     probs, labels = check_probs_and_labels(prediction.probs, labels)
     check_count("n_bins", n_bins)
     check_generator(generator)

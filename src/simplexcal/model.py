@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import torch
@@ -14,11 +14,12 @@ from simplexcal._arrays import ArrayLike
 from simplexcal._validation import check_classes, check_count, warn_caller
 from simplexcal.backbone import Backbone
 from simplexcal.backbone.backbone import check_are_logits
-from simplexcal.backbone.extraction import LABELS, input_batches
+from simplexcal.backbone.extraction import LABELS, dense_batches, input_batches
 from simplexcal.calibrators import CALIBRATORS, Calibrator, Uncalibrated
 from simplexcal.calibrators.base import SEED
-from simplexcal.comparison import Comparison, compare
+from simplexcal.comparison import Comparison, compare, compare_dense
 from simplexcal.dense import MAX_POSITIONS, DenseOutputs, prediction_maps, to_maps
+from simplexcal.dense_evaluation import DenseScores
 from simplexcal.io import save_calibrator
 from simplexcal.io.native import check_fingerprint
 from simplexcal.io.native import load_calibrator as read_calibrator
@@ -141,26 +142,38 @@ class CalibratedModel(nn.Module):
         calibrator = self.calibrator.to(outputs.logits.device)
         return calibrator(outputs), check_classes(labels, outputs.n_classes)
 
-    def evaluate(self, data: Any, *, n_bins: int = N_BINS, batch_size: int = 256) -> Comparison:
+    def evaluate(
+        self,
+        data: Any,
+        *,
+        n_bins: int = N_BINS,
+        batch_size: int = 256,
+        ignore_index: int | Sequence[int] | None = None,
+    ) -> Comparison:
         """Compare the network before and after calibration, on test data.
 
         Printed, the result is a table with a verdict. The same data give the same result.
+
+        Of tokens or pixels, all that count are evaluated, batch by batch; the floors, intervals and
+        tests resample inputs, since the positions of one input are not independent. That `data`
+        were those of the fit is not noticed there.
 
         Args:
             data: Labelled data, see `extract`, that `calibrate` has not seen.
             n_bins: Number of bins of the calibration errors.
             batch_size: Size of the batches that a Dataset or a pair is divided into.
+            ignore_index: Labels of tokens or pixels that do not count, one or several. None is
+                -100, and 255 where that is no class.
 
         Raises:
             TypeError: If `data` are nothing that `extract` takes.
             ValueError: If `data` have no labels, or labels that are no classes of the network.
         """
         check_count("n_bins", n_bins)
-        outputs, labels = extract_outputs(self.backbone, data, batch_size=batch_size)
+        if not self.is_dense:
+            outputs, labels = extract_outputs(self.backbone, data, batch_size=batch_size)
         if self.is_dense:
-            raise ValueError(
-                "A network of tokens or pixels cannot be compared here yet; evaluate predictions."
-            )
+            return self._evaluate_positions(data, n_bins, batch_size, ignore_index)
         if self.calibrator.was_fitted_to(outputs):
             warn_caller(
                 "These data are the ones that the calibrator was fitted to, so it looks better on "
@@ -283,6 +296,27 @@ class CalibratedModel(nn.Module):
             dynamic=dynamic,
             class_names=class_names,
         )
+
+    @torch.no_grad()
+    def _evaluate_positions(
+        self, data: Any, n_bins: int, batch_size: int, ignore_index: int | Sequence[int] | None
+    ) -> Comparison:
+        """Compare before and after calibration at all positions that count, batch by batch."""
+        before = DenseScores(n_bins)
+        after = DenseScores(n_bins)
+        calibrators: list[tuple[Calibrator, DenseScores]]
+        calibrators = [(Uncalibrated(), before), (self.calibrator, after)]
+        backbone = cast(Backbone, self.backbone)
+        batches = dense_batches(backbone, data, batch_size, ignore_index)
+        for outputs, labels, counts in batches:
+            n = outputs.shape[0]
+            rows = counts.nonzero().squeeze(-1)
+            image = rows // max(1, len(outputs) // n)
+            counted = outputs[rows.to(outputs.logits.device)]
+            for calibrator, scores in calibrators:
+                prediction = calibrator.to(counted.logits.device)(counted)
+                scores.add(prediction, labels[rows], image, n)
+        return compare_dense(before, after, self.calibrator.abbreviation)
 
     @torch.no_grad()
     def _outputs_and_labels(self, data: Any, batch_size: int) -> tuple[Outputs, Tensor | None]:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from torch import Tensor
 
+from simplexcal.dense_evaluation import DenseEvaluation
 from simplexcal.evaluation import Evaluation
 from simplexcal.report._format import SPACE, count, percent
 from simplexcal.report._paired import SIGNIFICANT, Change, ece_change, nll_change
@@ -16,6 +17,7 @@ WEAK = 0.03  # above this 95 % noise floor, an ECE within it proves little
 WANTED = 0.02  # the noise floor that the advice for few inputs aims at
 TOLERANCE = 0.01  # an ECE up to this hardly matters in practice
 
+AnyEvaluation = Evaluation | DenseEvaluation
 Level = Literal["calibrated", "slight", "clear", "unknown"]
 Tone = Literal["good", "mixed", "bad", "unsure"]
 
@@ -93,14 +95,14 @@ class Comparison:
     """A method beside the network before calibration, on the same inputs.
 
     Args:
-        before: Evaluation of the network before calibration.
-        after: Evaluation of the method.
+        before: AnyEvaluation of the network before calibration.
+        after: AnyEvaluation of the method.
         ece: Paired change of the ECE.
         nll: Paired change of the NLL.
     """
 
-    before: Evaluation
-    after: Evaluation
+    before: AnyEvaluation
+    after: AnyEvaluation
     ece: Change
     nll: Change
 
@@ -130,7 +132,7 @@ class Comparison:
         return _sign(self.nll.mean)
 
 
-def assess(e: Evaluation, title: str, subject: str, tolerance: float) -> Verdict:
+def assess(e: AnyEvaluation, title: str, subject: str, tolerance: float) -> Verdict:
     """Return the verdict on one method alone.
 
     Args:
@@ -169,7 +171,7 @@ def compare(comparison: Comparison, title: str, tolerance: float) -> Verdict:
     return Verdict(tone, headline, sentences, summaries)
 
 
-def is_within_chance(e: Evaluation) -> bool:
+def is_within_chance(e: AnyEvaluation) -> bool:
     """Return whether the ECE is within the 95 % noise floor, both as printed.
 
     Args:
@@ -178,7 +180,7 @@ def is_within_chance(e: Evaluation) -> bool:
     return round(e.ece, 4) <= round(e.ece_floor_95, 4)
 
 
-def calibration_level(e: Evaluation, tolerance: float) -> Level:
+def calibration_level(e: AnyEvaluation, tolerance: float) -> Level:
     """Return how large the calibration error is, beside chance and beside the tolerance.
 
     "slight" is an error beyond chance that may still be within the tolerance. "unknown" is an error
@@ -209,7 +211,7 @@ def describe_tolerance(tolerance: float) -> str:
     return f"{points}{SPACE}percentage points"
 
 
-def _headline_alone(e: Evaluation, subject: str, tolerance: float) -> tuple[Tone, str]:
+def _headline_alone(e: AnyEvaluation, subject: str, tolerance: float) -> tuple[Tone, str]:
     level = calibration_level(e, tolerance)
     if level == "unknown":
         return "unsure", _too_few(e)
@@ -272,7 +274,7 @@ def _headline_miscalibrated(
     return tone, f"{title} does not help here: the calibration error hardly changes."
 
 
-def _describe_confidence(start: str, e: Evaluation, tolerance: float) -> str:
+def _describe_confidence(start: str, e: AnyEvaluation, tolerance: float) -> str:
     numbers = (
         f"{start} mean confidence is {percent(e.confidence)} "
         f"and the accuracy is {percent(e.accuracy)}"
@@ -286,7 +288,7 @@ def _describe_confidence(start: str, e: Evaluation, tolerance: float) -> str:
     return f"{numbers}: {_fault(e, tolerance)}."
 
 
-def _fault(e: Evaluation, tolerance: float) -> str:
+def _fault(e: AnyEvaluation, tolerance: float) -> str:
     if not _gap_is_clear(e):
         return "calibrated on average, but not at each level of confidence"
     degree = ""
@@ -297,7 +299,7 @@ def _fault(e: Evaluation, tolerance: float) -> str:
     return f"{degree}under-confident"
 
 
-def _gap_is_clear(e: Evaluation) -> bool:
+def _gap_is_clear(e: AnyEvaluation) -> bool:
     """|mean confidence - accuracy| > 1.96 √(c (1-c) / n), where c is the mean confidence.
 
     By Jensen's inequality the root is no less than the deviation of a calibrated model.
@@ -307,7 +309,7 @@ def _gap_is_clear(e: Evaluation) -> bool:
     return abs(e.confidence - e.accuracy) > SIGNIFICANT * deviation
 
 
-def _describe_ece(e: Evaluation, tolerance: float) -> str:
+def _describe_ece(e: AnyEvaluation, tolerance: float) -> str:
     floor = percent(e.ece_floor_95, 2)
     chance = f"with {_inputs(e)}, a perfectly calibrated model would show up to {floor}"
     low = f"{100 * e.ece_low:.2f}"
@@ -326,7 +328,7 @@ def _describe_ece(e: Evaluation, tolerance: float) -> str:
     return f"The expected calibration error (ECE) of {ece} {finding}: {chance}. {truth}"
 
 
-def _beside_tolerance(e: Evaluation, tolerance: float) -> str:
+def _beside_tolerance(e: AnyEvaluation, tolerance: float) -> str:
     limit = describe_tolerance(tolerance)
     level = calibration_level(e, tolerance)
     if level == "calibrated":
@@ -380,7 +382,7 @@ def _sign(value: float) -> int:
     return int(math.copysign(1, value))
 
 
-def _advise_more_inputs(e: Evaluation) -> str:
+def _advise_more_inputs(e: AnyEvaluation) -> str:
     """Return how many inputs lower the noise floor to ``WANTED``: it falls as 1/√n."""
     n = e.n * (e.ece_floor_95 / WANTED) ** 2
     exponent = max(math.floor(math.log10(n)) - 1, 0)
@@ -389,9 +391,9 @@ def _advise_more_inputs(e: Evaluation) -> str:
     return f"About {count(needed)} inputs would lower the noise floor to {percent(WANTED, 0)}."
 
 
-def _too_few(e: Evaluation) -> str:
+def _too_few(e: AnyEvaluation) -> str:
     return f"{_inputs(e)} are too few to tell whether the network is calibrated."
 
 
-def _inputs(e: Evaluation) -> str:
+def _inputs(e: AnyEvaluation) -> str:
     return f"{count(e.n)} inputs"
