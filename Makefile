@@ -20,7 +20,7 @@ demo: setup ## four methods on a LeNet-5 and Fashion-MNIST: a table, and a repor
 	$(BIN)/simplexcal demo --output simplexcal-demo.html
 
 docs: setup ## the documentation site, site/index.html, with its links checked
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	$(BIN)/python -m tools.website.check site
 
 test: lint browser ## lint, then the suite without its slow tests, on all cores

@@ -69,8 +69,10 @@ def test_make_targets_exist() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
-        assert (page.parent / target).exists(), target
+    text = page.read_text()
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
+        is_made_by_the_page = f"-o {target}" in text
+        assert is_made_by_the_page or (page.parent / target).exists(), target
 
 
 @pytest.mark.parametrize("module", DOCUMENTED)
