@@ -8,6 +8,7 @@ from pathlib import Path
 import matplotlib as mpl
 import pytest
 import torch
+from tools.website.hooks import EXECUTED
 
 import simplexcal
 from simplexcal import cli
@@ -18,11 +19,24 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 README = (ROOT / "README.md").read_text()
-GUIDE = (DOCS / "guide.md").read_text()
-SERVING = (DOCS / "serving.md").read_text()
+GUIDE = sorted((DOCS / "guide").glob("*.md"))
+SERVING = DOCS / "serving.md"
 API = (DOCS / "api.md").read_text()
-PYTHON = re.findall(r"```python\n(.*?)```", README + GUIDE, re.DOTALL)
-SHELL = re.findall(r"```sh\n(.*?)```", README + GUIDE + SERVING, re.DOTALL)
+PYTHON = {
+    f"{page.stem}-{i}": block
+    for page in [ROOT / "README.md", *GUIDE]
+    for i, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL), 1)
+}
+SHELL = [
+    block
+    for page in [ROOT / "README.md", *GUIDE, SERVING]
+    for block in re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL)
+]
+# Pages with blocks that nothing runs, and why.
+ILLUSTRATIONS = {
+    "docs/installation.md": "they install the package, which `make` does before any test",
+    "docs/results/third-party.md": "they are what scripts in examples/ have printed",
+}
 COMMANDS = [block for block in SHELL if block.startswith("simplexcal ")]
 DOCUMENTED = ["", ".metrics", ".io", ".plots", ".onnx", ".sklearn", ".report", ".scoring", ".demo"]
 
@@ -33,7 +47,7 @@ def lines_of(blocks: list[str]) -> list[str]:
     return [line for line in joined.splitlines() if line]
 
 
-@pytest.mark.parametrize("block", PYTHON)
+@pytest.mark.parametrize("block", PYTHON.values(), ids=PYTHON)
 def test_python_blocks_run(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
@@ -59,6 +73,19 @@ def test_the_commands_are_there() -> None:
     shown = {line.split()[1] for line in lines_of(COMMANDS)}
     assert shown == set(cli.COMMANDS)
     assert {line.split()[0] for line in lines_of(SHELL)} == {"simplexcal", "make"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_block_of_code_is_run_or_an_illustration(page: Path) -> None:
+    kinds = set(re.findall(r"^```(.*)\n(?:.*\n)*?```$", page.read_text(), re.MULTILINE))
+    is_run_here = page in [ROOT / "README.md", *GUIDE]
+    is_run_by_the_site = DOCS in page.parents and EXECUTED.fullmatch(
+        page.relative_to(DOCS).as_posix()
+    )
+    if is_run_here or is_run_by_the_site or page == SERVING:  # tests/cli/test_export.py
+        kinds -= {"python", "sh"}
+    assert bool(kinds) == (page.relative_to(ROOT).as_posix() in ILLUSTRATIONS)
+    assert not kinds & {"python", "sh"}
 
 
 def test_make_targets_exist() -> None:

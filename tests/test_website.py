@@ -47,10 +47,15 @@ def test_a_folder_stands_for_its_pages_and_nothing_is_left_out() -> None:
         "r/b.md": "",
         "r/c.md": "",
         "r/index.md": "[c](c.md) and [b](b.md#place), [the home](../index.md)",
+        "s.md": "[two](s/two.md)",
+        "s/one.md": "",
+        "s/two.md": "",
     }
-    assert navigation.expand(["index.md", {"Results": ["r/"]}], pages) == [
+    nav = ["index.md", {"Results": ["r/"]}, {"S": ["s.md", "s/"]}]
+    assert navigation.expand(nav, pages) == [
         "index.md",
         {"Results": ["r/index.md", "r/c.md", "r/b.md", "r/a.md"]},
+        {"S": ["s.md", "s/two.md", "s/one.md"]},
         {"More": ["new.md"]},
     ]
 

@@ -1,7 +1,7 @@
 """The accuracy on inputs without labels, estimated from calibrated predictions.
 
 No estimate can be right for every shift: inputs that look like the old ones and have other labels
-cannot be seen without labels. docs/guide.md says when each estimate fails.
+cannot be seen without labels. docs/guide/deployment.md says when each estimate fails.
 """
 
 import math

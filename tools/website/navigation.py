@@ -14,8 +14,8 @@ REST = "More"
 def expand(nav: list[Any], pages: dict[str, str]) -> list[Any]:
     """Return the navigation with folders replaced by their pages, and all other pages at its end.
 
-    The index of a folder comes first, then the pages that it links to, in its order, then the
-    others.
+    The index of a folder, ``guide/index.md`` or ``guide.md``, gives the order of its pages: first
+    those that it links to, then the others.
 
     Args:
         nav: The navigation of mkdocs.yml, in which ``results/`` is a folder.
@@ -47,8 +47,11 @@ def _expand(items: list[Any], pages: dict[str, str]) -> list[Any]:
 def _folder(folder: str, pages: dict[str, str]) -> list[str]:
     inside = [path for path in pages if path.startswith(folder)]
     index = f"{folder}index.md"
+    if index not in pages:
+        index = f"{folder.rstrip('/')}.md"
     linked = LINK.findall(pages.get(index, ""))
-    order = [index, *(str(PurePosixPath(folder) / target) for target in linked)]
+    start = PurePosixPath(index).parent
+    order = [index, *(str(start / target) for target in linked)]
     ranks = {path: rank for rank, path in reversed(list(enumerate(order)))}
     return sorted(inside, key=lambda path: ranks.get(path, len(order)))
 
