@@ -121,6 +121,23 @@ def test_outputs_of_tokens_are_rows_with_the_features_of_a_linear_layer(texts: A
     torch.testing.assert_close(backbone.head(outputs.features), outputs.logits)
 
 
+def test_a_fixed_scale_after_the_head_leaves_features(images: Any) -> None:
+    net, x, labels = images
+    model = calibrate(Returning(net, lambda maps: maps / 2), (x, labels), quick_sts())
+    outputs = model.backbone(x)
+    torch.testing.assert_close(model.backbone.head(outputs.features), outputs.logits)
+
+
+# Of torch's own, where it traces a Function with a gradient.
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_a_compiled_model_gives_maps(images: Any) -> None:
+    torch.compiler.reset()
+    net, x, labels = images
+    model = calibrate(net, (x, labels), quick_sts())
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(x), model(x), rtol=1e-6, atol=1e-7)
+
+
 def test_the_out_of_torchvision_is_read(images: Any) -> None:
     net, x, _ = images
     dense = Backbone(Returning(net, lambda maps: OrderedDict(aux=maps[:, :2], out=maps)))(x)

@@ -18,6 +18,7 @@ from simplexcal._arrays import as_tensor, frame_to_array, list_to_array
 from simplexcal.types import SMALLEST, restore_argmax
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+CONVOLVING = (nn.functional.conv1d, nn.functional.conv2d, nn.functional.conv3d)
 
 _locks: "WeakKeyDictionary[nn.Module, Any]" = WeakKeyDictionary()  # one for each network
 _locks_guard = Lock()
@@ -36,6 +37,15 @@ class Call(NamedTuple):
     name: str
     features: Tensor
     output: Tensor
+
+
+def call_of_rows(call: Call) -> Call:
+    """Return the call of a layer on tokens or places as one on the rows of all of them.
+
+    Args:
+        call: The call.
+    """
+    return Call(call.name, call.features.flatten(0, -2), call.output.flatten(0, -2))
 
 
 @contextmanager
@@ -190,13 +200,13 @@ def _places(maps: Tensor) -> Tensor:
 
 
 class RecordedCalls(TorchFunctionMode):
-    """Records the calls of one linear layer where a network is traced, which no hook survives.
+    """Records the calls of one layer where a network is traced, which no hook survives.
 
     Args:
-        layer: The layer.
+        layer: A linear layer or a convolution.
     """
 
-    def __init__(self, layer: nn.Linear) -> None:
+    def __init__(self, layer: nn.Module) -> None:
         super().__init__()
         self.weight = layer.weight
         self.calls: list[Call] = []
@@ -204,7 +214,7 @@ class RecordedCalls(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Call the function; it is the layer's if it is linear and has its weight.
+        """Call the function; it is the layer's if it applies the layer's weight.
 
         Args:
             func: The function.
@@ -215,6 +225,8 @@ class RecordedCalls(TorchFunctionMode):
         output = func(*args, **(kwargs or {}))
         if func is nn.functional.linear and args[1] is self.weight:
             self.calls.append(Call("", args[0].clone(), output.clone()))
+        elif func in CONVOLVING and args[1] is self.weight:
+            self.calls.append(Call("", _places(args[0]).clone(), _places(output).clone()))
         return output
 
 

@@ -15,6 +15,7 @@ from simplexcal.backbone._fingerprint import digest_network
 from simplexcal.backbone._forward import (
     Call,
     RecordedCalls,
+    call_of_rows,
     features_of_logits,
     frozen,
     has_one_logit,
@@ -201,8 +202,10 @@ class Backbone(nn.Module):
             found = logits_of(self.net, x)
             shape = label_shape(found)
             self.is_dense = is_dense(found)
+            found_calls = list(calls.values())
             if self.is_dense:
                 found = to_rows(found)
+                found_calls = [call_of_rows(call) for call in found_calls]
             self.one_logit = has_one_logit(found)
             if self.probs:
                 outputs = Outputs.from_probs(of_all_classes(found))
@@ -211,7 +214,7 @@ class Backbone(nn.Module):
             if self.is_dense:
                 outputs = DenseOutputs(outputs.logits, None, shape)
         self._device = outputs.logits.device
-        return outputs, list(calls.values())
+        return outputs, found_calls
 
     def _with_features(self, outputs: Outputs, calls: list[Call]) -> Outputs:
         """Return the outputs with the features of the layer that is known or named."""
@@ -285,7 +288,7 @@ class Backbone(nn.Module):
                 "`net` must be in evaluation mode to be compiled or exported. Call net.eval()."
             )
         if self.features is False or self._is_alone:
-            return self._traced_outputs(logits_of(self.net, x), None)
+            return self.outputs_of_result(logits_of(self.net, x), None)
         layer = self.head
         if isinstance(layer, Head):
             layer = layer.layer
@@ -294,10 +297,15 @@ class Backbone(nn.Module):
             found = logits_of(self.net, x)
         if not recorder.calls:
             raise _no_head([], found.shape[class_dim(found.dim() - 1)], False)
-        return self._traced_outputs(found, recorder.calls[-1])
+        return self.outputs_of_result(found, recorder.calls[-1])
 
-    def _traced_outputs(self, found: Tensor, call: Call | None) -> Outputs:
-        """Return outputs of what the network returns and the call of its head, without checks."""
+    def outputs_of_result(self, found: Tensor, call: Call | None) -> Outputs:
+        """Return outputs of what the network returns, as a graph makes them: without checks.
+
+        Args:
+            found: The network's logits or probabilities.
+            call: The call of its head; None without features.
+        """
         shape = label_shape(found)
         dense = is_dense(found)
         if dense:
@@ -305,7 +313,7 @@ class Backbone(nn.Module):
         logits = self.logits_of_result(found)
         features = None
         if call is not None and dense:
-            features = _full(call.features.flatten(0, -2))
+            features = _full(call_of_rows(call).features)
         elif call is not None:
             features = _full(features_of_logits(call, logits, pooled=self.is_pooled))
         if dense:

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from simplexcal._validation import check_float_tensor
 from simplexcal.backbone import Backbone
-from simplexcal.backbone._forward import features_of_logits, logits_of, recorded
+from simplexcal.backbone._forward import logits_of, recorded
 from simplexcal.calibrators import Calibrator
+from simplexcal.dense import DenseOutputs, to_maps
 from simplexcal.thresholds import with_accepted
 from simplexcal.types import Outputs, Prediction, log_probs, restore_argmax
 
@@ -50,12 +51,11 @@ class NetworkOutputs(nn.Module):
         super().__init__()
         self.net = backbone.net
         self.pack = pack
-        self.logits = backbone.logits_of_result
+        self.outputs_of_result = backbone.outputs_of_result
         self.head_name = backbone.head_name
-        self.pooled = backbone.is_pooled
 
-    def forward(self, inputs: list[Tensor]) -> TracedOutputs:
-        """Return the network's outputs.
+    def forward(self, inputs: list[Tensor]) -> Outputs:
+        """Return the network's outputs; DenseOutputs, where it classifies tokens or pixels.
 
         Args:
             inputs: The tensors of the graph's inputs.
@@ -64,11 +64,11 @@ class NetworkOutputs(nn.Module):
         if self.head_name is not None:
             layers[self.head_name] = self.net.get_submodule(self.head_name)
         with recorded(layers) as calls:
-            logits = self.logits(logits_of(self.net, self.pack(inputs)))
-        if not calls:
-            return TracedOutputs(logits)
-        last_call = list(calls.values())[-1]
-        return TracedOutputs(logits, features_of_logits(last_call, logits, pooled=self.pooled))
+            found = logits_of(self.net, self.pack(inputs))
+        last_call = None
+        if calls:
+            last_call = list(calls.values())[-1]
+        return self.outputs_of_result(found, last_call)
 
 
 class GivenOutputs(nn.Module):
@@ -111,6 +111,8 @@ class TensorsOfGraph(nn.Module):
 class Graph(nn.Module):
     """Inputs → label, probs, confidence and, where there are any, accepted and the uncertainties.
 
+    Of a network of tokens or pixels, all of them are maps, as those of a Prediction.
+
     Args:
         source: From the graph's inputs to outputs of a network.
         calibrator: A fitted calibrator.
@@ -131,11 +133,15 @@ class Graph(nn.Module):
             inputs: The tensors of the graph's inputs.
         """
         # Not the calibrator's own call, whose checks read values.
-        found: Prediction = self.calibrator._predict(self.source(inputs))
+        outputs: Outputs = self.source(inputs)
+        found: Prediction = self.calibrator._predict(outputs)
         prediction = replace(found, probs=restore_argmax(found.label, found.probs))
         prediction = with_accepted(prediction, self.calibrator.thresholds)
         values = [getattr(prediction, name) for name in OUTPUTS]
-        return tuple(value for value in values if value is not None)
+        present = [value for value in values if value is not None]
+        if isinstance(outputs, DenseOutputs):
+            present = [to_maps(value, outputs.shape) for value in present]
+        return tuple(present)
 
 
 def output_names(calibrator: Calibrator) -> list[str]:
