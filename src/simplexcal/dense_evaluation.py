@@ -62,6 +62,7 @@ class DenseEvaluation:
         n_classes: Number of classes, K.
         accuracy: Fraction of positions whose predicted class is the label.
         confidence: Mean confidence.
+        gap_error: Standard error of the mean confidence - accuracy, over inputs.
         nll: Negative log-likelihood, in nats.
         brier: Brier score.
         ece: Expected calibration error.
@@ -82,6 +83,7 @@ class DenseEvaluation:
     n_classes: int
     accuracy: float
     confidence: float
+    gap_error: float
     nll: float
     brier: float
     ece: float
@@ -209,6 +211,10 @@ class DenseScores:
                 total = self._uncertainties.get(name, 0.0) + uncertainty.double().sum().item()
                 self._uncertainties[name] = total
 
+    def last_sums(self) -> ImageSums:
+        """Return the sums of each input of the last batch, also of those without a position."""
+        return self._parts[-1]
+
     def image_sums(self) -> ImageSums:
         """Return the sums of each input that has a position that counts.
 
@@ -233,6 +239,7 @@ class DenseScores:
         """
         sums = self.image_sums()
         n_positions = sums.n.sum()
+        _, gap_error = mean_change(sums.correct.sum(1), sums.confidence.sum(1), sums.n.sum(1))
         gaps = excess(sums).abs() * n_positions / sums.n.sum(0).clamp_min(1)
         class_ece = self._excess.abs().sum(-1) / n_positions
         n_label, correct, loss = self._by_label
@@ -244,6 +251,7 @@ class DenseScores:
             n_classes=self._n_classes,
             accuracy=float(sums.correct.sum() / n_positions),
             confidence=float(sums.confidence.sum() / n_positions),
+            gap_error=gap_error,
             nll=float(sums.nll.sum() / n_positions),
             brier=float(sums.brier.sum() / n_positions),
             ece=float(excess(sums).abs().sum()),

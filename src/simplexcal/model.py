@@ -28,6 +28,9 @@ from simplexcal.metrics._binning import N_BINS
 from simplexcal.mixup import make_mixup
 from simplexcal.onnx import OnnxNetwork, append_calibrator, export_model
 from simplexcal.onnx.network import as_network, extract_outputs
+from simplexcal.report import DenseReport, write_report
+from simplexcal.report.mistakes import Images
+from simplexcal.report.verdict import TOLERANCE
 from simplexcal.thresholds import Threshold
 from simplexcal.types import Outputs, Prediction
 
@@ -186,6 +189,78 @@ class CalibratedModel(nn.Module):
             after = calibrator(outputs)
         return compare(before, after, labels, calibrator.abbreviation, n_bins)
 
+    @torch.no_grad()
+    def write_report(
+        self,
+        path: str | Path,
+        data: Any,
+        *,
+        images: Images | None = None,
+        words: Sequence[Sequence[str]] | None = None,
+        class_names: Sequence[str] | None = None,
+        title: str = "Calibration report",
+        sources: Mapping[str, str] | None = None,
+        tolerance: float = TOLERANCE,
+        n_bins: int = N_BINS,
+        batch_size: int = 256,
+        ignore_index: int | Sequence[int] | None = None,
+    ) -> Path:
+        """Write a report on the network before and after calibration, and return its path.
+
+        Of tokens or pixels, all that count are evaluated, batch by batch. It needs the extra
+        ``simplexcal[report]``; see ``simplexcal.report.write_report``.
+
+        Args:
+            path: The .html file to write.
+            data: Labelled data, see `extract`, that `calibrate` has not seen.
+            images: Pictures of the inputs, in the order of the data. Of pixels, None shows the
+                inputs themselves, each from its smallest to its largest number.
+            words: The tokens of each input as text, in the order of the data.
+            class_names: The names of the K classes; by default "class 0", "class 1" and so on.
+            title: The title of the page.
+            sources: What the page says about the origin of the data, by name.
+            tolerance: An ECE up to this hardly matters in practice.
+            n_bins: Number of bins of the calibration errors and the reliability diagrams.
+            batch_size: Size of the batches that a Dataset or a pair is divided into.
+            ignore_index: Labels of tokens or pixels that do not count, one or several. None is
+                -100, and 255 where that is no class.
+
+        Raises:
+            ModuleNotFoundError: If the extra is not installed.
+            TypeError: If `data` are nothing that `extract` takes.
+            ValueError: If the arguments do not fit together.
+        """
+        key = self.calibrator.key
+        if self.is_dense:
+            report = DenseReport(
+                class_names=class_names, focus=key, ignore_index=ignore_index, n_bins=n_bins
+            )
+            report.add_data(
+                cast(Backbone, self.backbone),
+                {key: self.calibrator},
+                data,
+                images=images,
+                words=words,
+                batch_size=batch_size,
+            )
+            return report.write(path, title=title, sources=sources, tolerance=tolerance)
+        outputs, labels = extract_outputs(self.backbone, data, batch_size=batch_size)
+        calibrator = self.calibrator.to(outputs.logits.device)
+        predictions = {Uncalibrated.key: Uncalibrated()(outputs), key: calibrator(outputs)}
+        thresholds = {key: list(self.thresholds.values())}
+        return write_report(
+            path,
+            predictions,
+            check_classes(labels, outputs.n_classes),
+            images=images,
+            class_names=class_names,
+            thresholds=thresholds,
+            title=title,
+            sources=sources,
+            tolerance=tolerance,
+            n_bins=n_bins,
+        )
+
     @property
     def is_dense(self) -> bool:
         """Whether the network classifies each token or pixel, as far as is known."""
@@ -308,7 +383,7 @@ class CalibratedModel(nn.Module):
         calibrators = [(Uncalibrated(), before), (self.calibrator, after)]
         backbone = cast(Backbone, self.backbone)
         batches = dense_batches(backbone, data, batch_size, ignore_index)
-        for outputs, labels, counts in batches:
+        for _, outputs, labels, counts in batches:
             n = outputs.shape[0]
             rows = counts.nonzero().squeeze(-1)
             image = rows // max(1, len(outputs) // n)

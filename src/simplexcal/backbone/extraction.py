@@ -39,6 +39,22 @@ class LabelForms(NamedTuple):
     dense: bool = False
 
 
+class DenseBatch(NamedTuple):
+    """A batch of a network that classifies each token or pixel.
+
+    Args:
+        inputs: The inputs, as they are in the data.
+        outputs: The network's outputs for them.
+        labels: The label of each position, (R,).
+        counts: Which positions count, (R,).
+    """
+
+    inputs: Any
+    outputs: DenseOutputs
+    labels: Tensor
+    counts: Tensor
+
+
 def extract(
     backbone: nn.Module | Callable[..., Any],
     data: Any,
@@ -199,8 +215,8 @@ def _n_required(net: nn.Module) -> int:
 
 def dense_batches(
     backbone: Backbone, data: Any, batch_size: int, ignore_index: int | Sequence[int] | None
-) -> Iterator[tuple[DenseOutputs, Tensor, Tensor]]:
-    """Yield the outputs of each batch, the label of each position, and which positions count.
+) -> Iterator[DenseBatch]:
+    """Yield each batch with its outputs, the label of each position, and which positions count.
 
     Args:
         backbone: A network that classifies each token or pixel.
@@ -212,7 +228,8 @@ def dense_batches(
         inputs, labels = _split(batch)
         outputs = backbone(inputs)
         if isinstance(outputs, DenseOutputs):
-            yield outputs, *_position_labels(backbone, outputs, inputs, labels, ignore_index)
+            found = _position_labels(backbone, outputs, inputs, labels, ignore_index)
+            yield DenseBatch(inputs, outputs, *found)
 
 
 def _run(

@@ -77,8 +77,8 @@ def class_table(
             name=class_names[i],
             n=count(int(n_true[i])),
             n_predicted=count(answered),
-            accuracy=_share(n_hits[i].item(), answered),
-            confidence=_share(total[i].item(), answered),
+            accuracy=share(n_hits[i].item(), answered),
+            confidence=share(total[i].item(), answered),
             ece=percent(errors[i].item(), 2),
         )
         rows.append(row)
@@ -122,15 +122,20 @@ def confused_pairs(
             label=class_names[label],
             prediction=class_names[predicted],
             n=count(n),
-            share=_share(n, int(n_true[label])),
-            confidence=_share(total[i].item(), n),
+            share=share(n, int(n_true[label])),
+            confidence=share(total[i].item(), n),
         )
         rows.append(row)
     return rows
 
 
-def _share(total: float, n: int) -> str:
-    """Return total / n as a percentage, and a dash for n = 0."""
+def share(total: float, n: int) -> str:
+    """Return total / n as a percentage, and a dash for n = 0.
+
+    Args:
+        total: The numerator.
+        n: The denominator.
+    """
     if n == 0:
         return "–"
     return percent(total / n)

@@ -28,11 +28,14 @@ def provenance(
     found["Inputs"] = f"{count(n)}, in {count(k)} classes"
     found["Methods"] = ", ".join(predictions)
     found["Fingerprint"] = f"{fingerprint(predictions, labels)} (SHA-256 of predictions and labels)"
-    python = platform.python_version()
-    found["Versions"] = (
-        f"simplexcal {simplexcal.__version__}, torch {torch.__version__}, Python {python}"
-    )
+    found["Versions"] = versions()
     return found
+
+
+def versions() -> str:
+    """Return the versions of this package, of torch and of Python."""
+    python = platform.python_version()
+    return f"simplexcal {simplexcal.__version__}, torch {torch.__version__}, Python {python}"
 
 
 def fingerprint(predictions: Mapping[str, Prediction], labels: Tensor) -> str:

@@ -128,7 +128,7 @@ def bin_rows(name: str, prediction: Prediction, correct: Tensor, n_bins: int) ->
     rows: Rows = []
     for b in bins.count.nonzero().squeeze(1).tolist():
         numbers = {key: values[b].item() for key, values in columns.items()}
-        state = _state(numbers["confidence"], numbers["low"], numbers["high"])
+        state = bin_state(numbers["confidence"], numbers["low"], numbers["high"])
         rounded = {key: round(value, 4) for key, value in numbers.items()}
         rows.append({"method": name, **rounded, "state": state})
     return rows
@@ -246,32 +246,34 @@ def describe_bins(rows: Rows, title: str) -> str:
     )
 
 
-def describe_counts(rows: Rows, title: str) -> str:
+def describe_counts(rows: Rows, title: str, noun: str = "inputs") -> str:
     """Return what the histogram of one method shows, in words.
 
     Args:
         rows: Its bins.
         title: Name of the method on the page.
+        noun: What is counted.
     """
     total = sum(row["count"] for row in rows)
     top = rows[-1]
     return (
-        f"Histogram of the confidence of {title}: {count(top['count'])} of {count(total)} inputs "
+        f"Histogram of the confidence of {title}: {count(top['count'])} of {count(total)} {noun} "
         f"lie between {percent(top['start'], 0)} and {percent(top['end'], 0)}."
     )
 
 
-def describe_curve(rows: Rows, title: str) -> str:
+def describe_curve(rows: Rows, title: str, noun: str = "inputs") -> str:
     """Return what the risk-coverage curve of one method shows, in words.
 
     Args:
         rows: Its points.
         title: Name of the method on the page.
+        noun: What is counted.
     """
     middle = min(rows, key=lambda row: abs(row["coverage"] - 0.5))
     return (
         f"Risk-coverage curve of {title}: the error rate is {percent(rows[-1]['risk'])} for all "
-        f"inputs and {percent(middle['risk'])} for the most confident "
+        f"{noun} and {percent(middle['risk'])} for the most confident "
         f"{percent(middle['coverage'], 0)}."
     )
 
@@ -324,8 +326,14 @@ def _sample_rows(shown: Tensor, is_wrong: Tensor, generator: Generator) -> list[
     return sample[correct_first].tolist()
 
 
-def _state(confidence: float, low: float, high: float) -> str:
-    """Return whether the confidence lies above, inside or below the interval of the accuracy."""
+def bin_state(confidence: float, low: float, high: float) -> str:
+    """Return whether the confidence lies above, inside or below the interval of the accuracy.
+
+    Args:
+        confidence: Mean confidence of a bin.
+        low: Lower end of the interval.
+        high: Upper end of the interval.
+    """
     if confidence > high:
         return STATES[0]
     if confidence < low:

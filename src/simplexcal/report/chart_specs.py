@@ -44,31 +44,33 @@ _CONFIG: dict[str, Any] = {
 }
 
 
-def all_specs(charts: ChartData, method: str) -> dict[str, Spec]:
+def all_specs(charts: ChartData, method: str, noun: str = "inputs") -> dict[str, Spec]:
     """Return the specification of each chart by its name.
 
     Args:
         charts: What the charts show.
         method: The method that is shown at first.
+        noun: What is counted.
     """
     highest = max(row["risk"] for row in charts.tables["curves"])
     specs = {
-        "reliability": reliability_spec(method),
-        "histogram": histogram_spec(method),
-        "curve": curve_spec(method, highest),
+        "reliability": reliability_spec(method, noun),
+        "histogram": histogram_spec(method, noun),
+        "curve": curve_spec(method, highest, noun),
     }
     if charts.scatter is not None:
         specs["scatter"] = scatter_spec()
     return specs
 
 
-def reliability_spec(method: str) -> Spec:
+def reliability_spec(method: str, noun: str = "inputs") -> Spec:
     """Draw the accuracy of each bin over its mean confidence, with its interval.
 
     The diagonal is perfect calibration; a grey line is the network before calibration.
 
     Args:
         method: The method that is shown at first.
+        noun: What is counted.
     """
     bins = _chart("bins").transform_filter("datum.method === method")
     x = alt.X("confidence:Q", title=None, scale=SHARE, axis=alt.Axis(format=".0%"))
@@ -81,44 +83,48 @@ def reliability_spec(method: str) -> Spec:
         _diagonal(),
         _uncalibrated_line().encode(x=x, y=y),
         intervals.encode(x=x, y=alt.Y("low:Q"), y2="high:Q", color=colour),
-        points.encode(x=x, y=y, color=colour, shape=shape, tooltip=_bin_tooltip()),
+        points.encode(x=x, y=y, color=colour, shape=shape, tooltip=_bin_tooltip(noun)),
         _threshold_rule(),
     )
     return _spec(layers, 300, method=method)
 
 
-def histogram_spec(method: str) -> Spec:
+def histogram_spec(method: str, noun: str = "inputs") -> Spec:
     """Draw how many inputs lie in each bin, correct ones below, wrong ones above.
 
     Args:
         method: The method that is shown at first.
+        noun: What is counted.
     """
     bins = _chart("bins").transform_filter("datum.method === method")
     bins = bins.transform_calculate(hits="datum.count * datum.accuracy", zero="0")
     x = alt.X("start:Q", title="Confidence", scale=SHARE, axis=alt.Axis(format=".0%"))
     axis = alt.Axis(format="~s", tickCount=3, minExtent=AXIS_WIDTH)
-    bottom = alt.Y("zero:Q", title="Inputs", axis=axis)
+    bottom = alt.Y("zero:Q", title=noun.capitalize(), axis=axis)
     faded = alt.condition("datum.end > threshold", alt.value(1), alt.value(0.4))
     correct = bins.mark_bar(color="var(--correct)", binSpacing=2)
     wrong = bins.mark_bar(color="var(--wrong)", binSpacing=2)
     layers = alt.layer(
         correct.encode(x=x, x2="end", y=bottom, y2="hits", opacity=faded),
-        wrong.encode(x=x, x2="end", y="hits:Q", y2="count", opacity=faded, tooltip=_bin_tooltip()),
+        wrong.encode(
+            x=x, x2="end", y="hits:Q", y2="count", opacity=faded, tooltip=_bin_tooltip(noun)
+        ),
         _threshold_rule(),
     )
     return _spec(layers, 100, method=method)
 
 
-def curve_spec(method: str, highest: float) -> Spec:
+def curve_spec(method: str, highest: float, noun: str = "inputs") -> Spec:
     """Draw the risk over the coverage; a dashed rule shows the coverage at the threshold.
 
     Args:
         method: The method that is shown at first.
         highest: The highest risk of all curves.
+        noun: What is counted.
     """
     curves = _chart("curves")
     axis = alt.Axis(format=".0%")
-    x = alt.X("coverage:Q", title="Coverage (share of inputs answered)", scale=SHARE, axis=axis)
+    x = alt.X("coverage:Q", title=f"Coverage (share of {noun} answered)", scale=SHARE, axis=axis)
     reach = alt.Scale(domain=[0, max(0.01, highest)], nice=True)
     y = alt.Y("risk:Q", title="Risk (error rate among them)", scale=reach, axis=_percent_axis())
     others = curves.mark_line(color="var(--faint)", strokeWidth=1.5)
@@ -208,13 +214,13 @@ def _percent_axis() -> Any:
     return alt.Axis(format=".0%", tickCount=5, minExtent=AXIS_WIDTH)
 
 
-def _bin_tooltip() -> list[Any]:
+def _bin_tooltip(noun: str) -> list[Any]:
     return [
         alt.Tooltip("confidence:Q", format=".1%"),
         alt.Tooltip("accuracy:Q", format=".1%"),
         alt.Tooltip("low:Q", title="95 % from", format=".1%"),
         alt.Tooltip("high:Q", title="to", format=".1%"),
-        alt.Tooltip("count:Q", title="inputs"),
+        alt.Tooltip("count:Q", title=noun),
     ]
 
 

@@ -138,15 +138,23 @@ def _picture(images: Images | None, i: int) -> str | None:
         return None
     from PIL import Image
 
-    picture = Image.fromarray(_pixels(images[i]))
+    picture = Image.fromarray(pixels(images[i]))
     picture.thumbnail((THUMBNAIL, THUMBNAIL))
     file = io.BytesIO()
     picture.save(file, "PNG", optimize=True)
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
-def _pixels(image: Images) -> NDArray[np.uint8]:
-    """Return one image as bytes (H, W) or (H, W, 3)."""
+def pixels(image: Images) -> NDArray[np.uint8]:
+    """Return one image as bytes (H, W) or (H, W, 3).
+
+    Args:
+        image: The image, in any form.
+
+    Raises:
+        TypeError: If it is neither bytes nor floating-point.
+        ValueError: If it is floating-point and not between 0 and 1.
+    """
     x = _array(image)
     if x.ndim == 3 and x.shape[0] in (1, 3):
         x = np.moveaxis(x, 0, -1)

@@ -3,46 +3,42 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-import simplexcal
 from simplexcal._arrays import ArrayLike
 from simplexcal._validation import (
-    check_class_names,
     check_fraction,
     check_probs,
     check_probs_and_labels,
 )
 from simplexcal.evaluation import evaluate
-from simplexcal.io._atomic import atomic_write
 from simplexcal.metrics._binning import N_BINS
 from simplexcal.report._classes import class_table, confused_pairs
-from simplexcal.report._format import count, method_description, method_title, percent
+from simplexcal.report._format import count, method_description, method_title
 from simplexcal.report._ood import check_ood, ood_table
 from simplexcal.report._provenance import provenance
+from simplexcal.report._render import (
+    Context,
+    check_extra_is_installed,
+    check_same_inputs,
+    checked_class_names,
+    checked_focus,
+    render_to,
+)
 from simplexcal.report.acceptance import Thresholds, acceptance_table, check_thresholds
-from simplexcal.report.chart_data import N_STEPS, ChartData, collect_chart_data
+from simplexcal.report.chart_data import ChartData, collect_chart_data
+from simplexcal.report.dense_page import DenseReport
 from simplexcal.report.mistakes import Images, mistake_columns, most_confident_mistakes
 from simplexcal.report.table import score_table
 from simplexcal.report.verdict import TOLERANCE, describe_tolerance, make_verdict
 from simplexcal.types import Prediction
 
-if TYPE_CHECKING:
-    import jinja2
-
-START = 0.9  # the threshold at first
-N_ROWS = 12  # a longer table of the classes scrolls
-PACKAGES = ("altair", "jinja2", "PIL", "vl_convert")
-
-Context = dict[str, Any]
 Ids = Sequence[str] | Sequence[int] | NDArray[Any] | Tensor
 
 
@@ -63,8 +59,15 @@ def write_report(
     tolerance: float = TOLERANCE,
     n_bins: int = N_BINS,
     generator: Generator | None = None,
+    ignore_index: int | Sequence[int] | None = None,
+    attention_mask: ArrayLike | None = None,
+    words: Sequence[Sequence[str]] | None = None,
 ) -> Path:
     """Write a report on the calibration of several methods, and return its path.
+
+    Predictions for tokens or pixels are evaluated at all positions that count; intervals, floors
+    and tests take inputs for independent, not positions, and some inputs are shown. ``DenseReport``
+    does the same batch by batch, for more than fits into memory.
 
     The report is one HTML file that loads nothing from the internet. It needs the extra
     ``simplexcal[report]``.
@@ -74,7 +77,7 @@ def write_report(
         predictions: Predictions of each method for the same N inputs, by the name of the method.
             "none" is the uncalibrated network; the other keys of ``CALIBRATORS`` are shown with
             their titles, other names as they are.
-        labels: The class of each input, (N,).
+        labels: The class of each input, (N,); or of each token or pixel, (N, T) or (N, H, W).
         images: Pictures of the inputs, bytes or floats in 0..1, of shape (N, H, W), (N, H, W, C) or
             (N, C, H, W). The page shows those of the most confident mistakes.
         class_names: The names of the K classes; by default "class 0", "class 1" and so on.
@@ -93,24 +96,47 @@ def write_report(
         n_bins: Number of bins of the calibration errors and the reliability diagrams.
         generator: Source of the random numbers for the noise floors, the intervals and the sample
             of inputs shown. None is one with a fixed seed: the same input gives the same report.
+        ignore_index: Labels of tokens or pixels that do not count, one or several. None is -100,
+            and 255 where that is no class.
+        attention_mask: Tokens with 0 do not count, (N, T). None: all count.
+        words: The tokens of each input as text, which the page shows.
 
     Raises:
         ModuleNotFoundError: If the extra is not installed.
         TypeError: If an argument has the wrong type.
         ValueError: If the arguments do not fit together.
     """
+    if _are_dense(predictions):
+        _check_dense(thresholds, ood)
+        dense = DenseReport(
+            class_names=class_names, focus=focus, ignore_index=ignore_index, n_bins=n_bins
+        )
+        n = len(next(iter(predictions.values())))
+        keys = _checked_ids(ids, n)
+        _check_images(images, n)
+        dense.add(
+            predictions,
+            labels,
+            images=images,
+            words=words,
+            attention_mask=attention_mask,
+            ids=keys,
+        )
+        return dense.write(
+            path, title=title, sources=sources, tolerance=tolerance, generator=generator
+        )
     predictions = _checked_predictions(predictions)
     first = next(iter(predictions.values()))
     probs, labels = check_probs_and_labels(first.probs, labels)
     labels = labels.cpu()
     n, k = probs.shape
-    focus = _checked_focus(focus, predictions)
-    names = _checked_class_names(class_names, k)
+    focus = checked_focus(focus, predictions)
+    names = checked_class_names(class_names, k)
     _check_images(images, n)
     check_fraction("tolerance", tolerance)
     check_thresholds(thresholds, predictions)
     check_ood(ood, predictions)
-    _check_extra_is_installed()
+    check_extra_is_installed()
     from simplexcal.report.chart_specs import all_specs  # needs the extra
 
     data = ReportData(predictions, labels, names, focus, n_bins, _checked_ids(ids, n))
@@ -136,8 +162,7 @@ def write_report(
         **_scores(data, tolerance, generator),
         **_details(data, images),
     }
-    atomic_write(Path(path), _render(context).encode())
-    return Path(path)
+    return render_to(path, context)
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,6 +203,8 @@ def _scores(data: ReportData, tolerance: float, generator: Generator | None) -> 
         predictions, data.labels, evaluations, focus, title, data.n_bins, tolerance
     )
     return {
+        "noun": "inputs",
+        "examples": None,
         "focus": focus,
         "titles": data.titles,
         "descriptions": {name: method_description(name) for name in predictions},
@@ -212,49 +239,36 @@ def _page_data(data: ReportData, charts: ChartData) -> Context:
         "tables": charts.tables,
         "methods": charts.methods,
         "n": len(data.labels),
+        "noun": "inputs",
         "classes": data.class_names,
         "mistakes": mistake_columns(prediction, data.labels, before, data.ids),
     }
 
 
+def _are_dense(predictions: Mapping[str, Prediction]) -> bool:
+    """Return whether the first prediction is one for tokens or pixels."""
+    return any(prediction.probs.dim() > 2 for prediction in list(predictions.values())[:1])
+
+
+def _check_dense(thresholds: object, ood: object) -> None:
+    """Raise ValueError for what a report on tokens or pixels cannot show."""
+    for name, value in (("thresholds", thresholds), ("ood", ood)):
+        if value:
+            raise ValueError(
+                f"`{name}` must be None for predictions of tokens or pixels, which are not "
+                "independent inputs. Report on predictions for whole inputs."
+            )
+
+
 def _checked_predictions(predictions: Mapping[str, Prediction]) -> dict[str, Prediction]:
     """Return the predictions on the CPU if there are any, all about the same inputs."""
-    if not predictions:
-        raise ValueError(
-            "`predictions` is empty; pass a mapping from each method's name to its Prediction."
-        )
-    shapes = {name: tuple(p.probs.shape) for name, p in predictions.items()}
-    first = next(iter(shapes))
-    for name, shape in shapes.items():
-        if shape != shapes[first]:
-            raise ValueError(
-                "`predictions` must be about the same inputs and classes; "
-                f"{first!r} has probs of shape {shapes[first]}, {name!r} of {shape}. "
-                "Predict the same test set by every method."
-            )
+    check_same_inputs(predictions)
     return {name: _on_cpu(prediction) for name, prediction in predictions.items()}
 
 
 def _on_cpu(prediction: Prediction) -> Prediction:
     prediction = prediction.to("cpu")
     return replace(prediction, probs=check_probs(prediction.probs))
-
-
-def _checked_focus(focus: str | None, predictions: Mapping[str, Prediction]) -> str:
-    if focus is None:
-        return list(predictions)[-1]
-    if focus not in predictions:
-        raise ValueError(
-            f"`focus` must be one of the methods in `predictions`: {', '.join(predictions)}; "
-            f"got {focus!r}."
-        )
-    return focus
-
-
-def _checked_class_names(class_names: Sequence[str] | None, k: int) -> list[str]:
-    if class_names is None:
-        return [f"class {i}" for i in range(k)]
-    return check_class_names(class_names, k)
 
 
 def _checked_ids(ids: Ids | None, n: int) -> list[str] | None:
@@ -284,52 +298,3 @@ def _check_images(images: Images | None, n: int) -> None:
             "`images` must have shape (N, H, W), (N, H, W, C) or (N, C, H, W), "
             f"with N = {n} and C = 1 or 3; got {shape}."
         )
-
-
-def _check_extra_is_installed() -> None:
-    for name in PACKAGES:
-        if find_spec(name) is None:
-            raise ModuleNotFoundError(
-                f"write_report needs {name}, which is not installed. "
-                'Run pip install "simplexcal[report]".'
-            )
-
-
-def _render(context: Context) -> str:
-    source = Path(__file__).with_name("report.html.j2").read_text(encoding="utf-8")
-    return (
-        _jinja_environment()
-        .from_string(source)
-        .render(
-            context,
-            n_steps=N_STEPS,
-            n_rows=N_ROWS,
-            start=round(START * N_STEPS),
-            version=simplexcal.__version__,
-            vega=_vega(),
-        )
-    )
-
-
-def _jinja_environment() -> "jinja2.Environment":
-    import jinja2
-
-    environment = jinja2.Environment(
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
-    environment.filters["percent"] = percent
-    environment.filters["count"] = count
-    return environment
-
-
-@cache
-def _vega() -> str:
-    """Return the scripts that draw the charts; "</script" would end the element that holds them."""
-    import vl_convert
-
-    bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
-    return bundle.replace("</script", "<\\/script")

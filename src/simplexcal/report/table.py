@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from simplexcal.evaluation import Evaluation
 from simplexcal.report._format import percent
-from simplexcal.report.verdict import is_within_chance
+from simplexcal.report.verdict import AnyEvaluation, is_within_chance
 
+# Those of tokens and pixels are without the last two.
 BEST = {"accuracy": max, "ece": min, "nll": min, "brier": min, "smooth_ece": min, "aurc": min}
 
 
@@ -29,7 +30,7 @@ class TableRow:
     within_tolerance: bool
 
 
-def score_table(evaluations: Mapping[str, Evaluation], tolerance: float) -> list[TableRow]:
+def score_table(evaluations: Mapping[str, AnyEvaluation], tolerance: float) -> list[TableRow]:
     """Return a row for each method, in their order.
 
     Args:
@@ -37,13 +38,14 @@ def score_table(evaluations: Mapping[str, Evaluation], tolerance: float) -> list
         tolerance: An ECE up to this does not matter in practice.
     """
     printed = {name: _printed(evaluation) for name, evaluation in evaluations.items()}
-    best = {column: _best(evaluations, printed, column) for column in BEST}
+    columns = [column for column in BEST if all(column in cells for cells in printed.values())]
+    best = {column: _best(evaluations, printed, column) for column in columns}
     rows = []
     for name, evaluation in evaluations.items():
         row = TableRow(
             name=name,
             printed=printed[name],
-            best=frozenset(column for column in BEST if printed[name][column] == best[column]),
+            best=frozenset(column for column in columns if printed[name][column] == best[column]),
             within_chance=is_within_chance(evaluation),
             within_tolerance=round(evaluation.ece, 4) <= tolerance,
         )
@@ -51,22 +53,24 @@ def score_table(evaluations: Mapping[str, Evaluation], tolerance: float) -> list
     return rows
 
 
-def _printed(e: Evaluation) -> dict[str, str]:
-    return {
+def _printed(e: AnyEvaluation) -> dict[str, str]:
+    cells = {
         "accuracy": percent(e.accuracy, 2),
         "confidence": percent(e.confidence, 2),
         "ece": percent(e.ece, 2),
         "interval": f"{100 * e.ece_low:.2f} to {100 * e.ece_high:.2f}",
         "floor": percent(e.ece_floor_95, 2),
-        "smooth_ece": percent(e.smooth_ece, 2),
         "nll": f"{e.nll:.3f}",
         "brier": f"{e.brier:.3f}",
-        "aurc": percent(e.aurc, 2),
     }
+    if isinstance(e, Evaluation):
+        cells["smooth_ece"] = percent(e.smooth_ece, 2)
+        cells["aurc"] = percent(e.aurc, 2)
+    return cells
 
 
 def _best(
-    evaluations: Mapping[str, Evaluation], printed: Mapping[str, Mapping[str, str]], column: str
+    evaluations: Mapping[str, AnyEvaluation], printed: Mapping[str, Mapping[str, str]], column: str
 ) -> str | None:
     """Return the best value of a column as printed, or None where no method is better.
 

@@ -302,10 +302,14 @@ def _fault(e: AnyEvaluation, tolerance: float) -> str:
 def _gap_is_clear(e: AnyEvaluation) -> bool:
     """|mean confidence - accuracy| > 1.96 √(c (1-c) / n), where c is the mean confidence.
 
-    By Jensen's inequality the root is no less than the deviation of a calibrated model.
+    By Jensen's inequality the root is no less than the deviation of a calibrated model. Of tokens
+    or pixels, it is the standard error over inputs.
     """
-    variance = max(e.confidence * (1 - e.confidence), 0)
-    deviation = math.sqrt(variance / e.n)
+    if isinstance(e, DenseEvaluation):
+        deviation = e.gap_error
+    else:
+        variance = max(e.confidence * (1 - e.confidence), 0)
+        deviation = math.sqrt(variance / e.n)
     return abs(e.confidence - e.accuracy) > SIGNIFICANT * deviation
 
 
