@@ -726,7 +726,7 @@ BAD: list[tuple[Callable[[Tensor, Tensor], Any], dict[str, Any], type[Exception]
         lambda x, y: (x, y),
         {"method": "magic"},
         ValueError,
-        r"`method` must be .* one of none, ts, .*, sts; got 'magic'.",
+        r"`method` must be .* one of none, ts, .*, sts.*; got 'magic'.",
     ),
     (
         lambda x, y: (x, y),

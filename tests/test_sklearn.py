@@ -606,8 +606,8 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         r"pass FrozenEstimator\(estimator\)",
     ),
     "unknown method": (
-        lambda: SimplexCalibratedClassifier(method="isotonic").fit(*IRIS),
-        "none, ts, ets, pts, sts; got 'isotonic'",
+        lambda: SimplexCalibratedClassifier(method="magic").fit(*IRIS),
+        "none, ts, ets, pts, sts.*; got 'magic'",
     ),
     "features": (
         lambda: SimplexCalibratedClassifier(method="adats").fit(*IRIS),
@@ -665,7 +665,7 @@ def test_the_message_lists_every_method_that_needs_no_features(
 
     monkeypatch.setitem(sc.CALIBRATORS, "new", New)
     with pytest.raises(
-        ValueError, match=r"needs features\. Use one of none, ts, ets, pts, sts, new\."
+        ValueError, match=r"needs features\. Use one of none, ts, ets, pts, sts, .*new\."
     ):
         SimplexCalibratedClassifier(method="adats").fit(*IRIS)
     model = SimplexCalibratedClassifier(LogisticRegression(max_iter=1000), method="new").fit(*IRIS)
