@@ -407,7 +407,9 @@ def test_a_newer_format_asks_for_an_upgrade(saved: Path) -> None:
 def test_an_unknown_method_names_the_version_that_knows_it(saved: Path) -> None:
     edit(saved, method="magic", versions={"simplexcal": "0.0.9"}, checksum=None)
     remedy = "It was written by simplexcal 0.0.9: install that version, or fit again."
-    fails(saved, f"holds the method 'magic'; this version knows none, ts, ets, .*, sts.*\\. {remedy}")
+    fails(
+        saved, f"holds the method 'magic'; this version knows none, ts, ets, .*, sts.*\\. {remedy}"
+    )
 
 
 @pytest.mark.parametrize(
