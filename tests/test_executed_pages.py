@@ -37,6 +37,22 @@ def test_output_follows_its_block_and_names_are_kept(tmp_path: Path) -> None:
     )
 
 
+def test_a_block_with_a_title_becomes_a_file(tmp_path: Path) -> None:
+    page = '```python title="two.py"\nprint(1 + 1)\n```\n```sh\npython two.py\n```\n'
+    assert "```{.text .output}\n2\n```" in rendered(page, tmp_path)
+    assert (tmp_path / "made" / "two.py").read_text() == "print(1 + 1)\n"
+
+
+def test_the_container_of_the_service_has_what_the_service_imports() -> None:
+    text = (DOCS / "tutorials" / "serving.md").read_text()
+    files = {b["file"]: b["code"] for b in execution.BLOCK.finditer(text) if b["file"]}
+    modules = re.findall(r"^(?:import|from) (\w+)", files["serve.py"], re.MULTILINE)
+    installed = re.findall(r"^RUN pip install .*?((?: \w+)+)$", files["Dockerfile"], re.MULTILINE)
+    assert set(modules) - sys.stdlib_module_names == set(installed[0].split())
+    assert "COPY serve.py net.onnx ./" in files["Dockerfile"]
+    assert 'InferenceSession("net.onnx")' in files["serve.py"]
+
+
 def test_figures_are_saved_with_their_titles(tmp_path: Path) -> None:
     block = "import matplotlib\nmatplotlib.use('Agg')\nimport matplotlib.pyplot as plt\n"
     text = rendered(f"```python\n{block}plt.figure().gca().set_title('T')\n```\n", tmp_path)
@@ -54,7 +70,7 @@ def test_an_error_names_the_line_of_the_page(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_code_of_each_page_is_python(page: Path) -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    blocks = re.findall(r"^```python\b.*?\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
     assert blocks
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -3,7 +3,8 @@
 usage: python -m tools.website.execution PAGE FOLDER
 
 Python blocks share one namespace, and the commands of shell blocks run in the same empty folder. A
-warning is an error, as in the tests. FOLDER then holds ``page.md`` and the figures.
+block with a title becomes the file of that name there. A warning is an error, as in the tests.
+FOLDER then holds ``page.md`` and the figures.
 """
 
 import contextlib
@@ -16,7 +17,10 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```\n", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(
+    r'^```(?P<language>\w+)(?: title="(?P<file>[^"\n]+)")?\n(?P<code>.*?)^```\n',
+    re.DOTALL | re.MULTILINE,
+)
 OUTPUT = "```{{.text .output}}\n{}\n```\n"
 
 
@@ -35,17 +39,33 @@ def render(page: Path, folder: Path) -> str:
         for block in BLOCK.finditer(text):
             parts.append(text[end : block.end()])
             end = block.end()
-            if block[1] == "sh":
-                printed = run_shell(block[2])
-            else:
-                # Empty lines before the code, so that a traceback names the line of the page.
-                before = "\n" * text.count("\n", 0, block.start(2))
-                printed = run_python(compile(before + block[2], str(page), "exec"), namespace)
+            printed = run(block, page, namespace)
             if printed.strip():
                 parts.append("\n" + OUTPUT.format(printed.strip("\n")))
             parts += [f"\n{figure}\n" for figure in save_figures(page.stem)]
     parts.append(text[end:])
     return "".join(parts)
+
+
+def run(block: re.Match[str], page: Path, namespace: dict[str, Any]) -> str:
+    """Run a block, or write it to its file, and return what it prints.
+
+    Args:
+        block: A match of BLOCK.
+        page: The Markdown file.
+        namespace: The names that the blocks of a page share.
+    """
+    code = block["code"]
+    if block["file"]:
+        Path(block["file"]).write_text(code, encoding="utf-8")
+        return ""
+    if block["language"] == "sh":
+        return run_shell(code)
+    if block["language"] == "python":
+        # Empty lines before the code, so that a traceback names the line of the page.
+        before = "\n" * block.string.count("\n", 0, block.start("code"))
+        return run_python(compile(before + code, str(page), "exec"), namespace)
+    return ""
 
 
 def run_python(code: Any, namespace: dict[str, Any]) -> str:
