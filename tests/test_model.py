@@ -910,7 +910,7 @@ def test_a_model_says_what_its_fit_has_achieved(tmp_path: Path) -> None:
         f"{start}, NLL {before:.4f} -> {after:.4f} on the {N} inputs of the fit)"
     )
     model.save(tmp_path / "file")
-    assert repr(load(tmp_path / "file", net)) == f"{start})"
+    assert repr(load(tmp_path / "file", net)) == repr(model)
     assert repr(CalibratedModel(Backbone(net), TemperatureScaling())) == (
         "CalibratedModel(TS, not fitted)"
     )

@@ -19,6 +19,7 @@ from simplexcal.calibrators import (
     TemperatureScaling,
     Uncalibrated,
 )
+from simplexcal.card import CalibrationCard
 from simplexcal.comparison import Comparison
 from simplexcal.concrete import Concrete, Moments
 from simplexcal.dense_evaluation import DenseEvaluation, evaluate_dense
@@ -36,6 +37,7 @@ __all__ = [  # noqa: RUF022 - in groups
     "calibrate",
     "load",
     "CalibratedModel",
+    "CalibrationCard",
     "Backbone",
     "extract",
     "Outputs",

@@ -16,6 +16,8 @@ from simplexcal.evaluation import (
     markdown_table,
     wrap,
 )
+from simplexcal.facts import CHANGES, EvaluationFacts, Numbers
+from simplexcal.facts import SCORES as STORED_SCORES
 from simplexcal.metrics._binning import N_BINS
 from simplexcal.report import verdict
 from simplexcal.report._format import SPACE
@@ -136,6 +138,31 @@ def compare_dense(before: DenseScores, after: DenseScores, method: str) -> Compa
         nll=nll,
         brier=Change(*mean_change(a.brier, b.brier, n_positions)),
         verdict=verdict.compare(both, method, verdict.TOLERANCE).headline.replace(SPACE, " "),
+    )
+
+
+def evaluation_facts(comparison: Comparison, n_bins: int) -> EvaluationFacts:
+    """Return the main figures of a comparison, which a calibrator's file keeps.
+
+    Args:
+        comparison: The comparison.
+        n_bins: Its number of bins.
+    """
+
+    def scores(evaluation: Evaluation | DenseEvaluation) -> Numbers:
+        return {score: getattr(evaluation, score) for score in STORED_SCORES}
+
+    def numbers(change: Change) -> Numbers:
+        return {name: getattr(change, name) for name in ("mean", "low", "high", "p_value")}
+
+    return EvaluationFacts(
+        n=comparison.after.n,
+        n_positions=getattr(comparison.after, "n_positions", None),
+        n_bins=n_bins,
+        before=scores(comparison.before),
+        after=scores(comparison.after),
+        changes={score: numbers(getattr(comparison, score)) for score in CHANGES},
+        verdict=comparison.verdict,
     )
 
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -11,15 +12,17 @@ from torch import Generator, Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 from simplexcal._arrays import ArrayLike
-from simplexcal._validation import check_classes, check_count, warn_caller
+from simplexcal._validation import check_class_names, check_classes, check_count, warn_caller
 from simplexcal.backbone import Backbone
 from simplexcal.backbone.backbone import check_are_logits
 from simplexcal.backbone.extraction import LABELS, dense_batches, input_batches
 from simplexcal.calibrators import CALIBRATORS, Calibrator, Uncalibrated
 from simplexcal.calibrators.base import SEED
-from simplexcal.comparison import Comparison, compare, compare_dense
+from simplexcal.card import CalibrationCard
+from simplexcal.comparison import Comparison, compare, compare_dense, evaluation_facts
 from simplexcal.dense import MAX_POSITIONS, DenseOutputs, prediction_maps, to_maps
 from simplexcal.dense_evaluation import DenseScores
+from simplexcal.facts import Facts, FitFacts
 from simplexcal.io import save_calibrator
 from simplexcal.io.native import check_fingerprint
 from simplexcal.io.native import load_calibrator as read_calibrator
@@ -35,22 +38,6 @@ from simplexcal.thresholds import Threshold
 from simplexcal.types import Outputs, Prediction
 
 
-class FitSummary(NamedTuple):
-    """What a fit has achieved on its own data.
-
-    Args:
-        n: Number of inputs.
-        nll_before: Negative log-likelihood before calibration.
-        nll_after: Negative log-likelihood after calibration.
-        noun: What is counted: inputs, or positions of a network of tokens or pixels.
-    """
-
-    n: int
-    nll_before: float
-    nll_after: float
-    noun: str = "inputs"
-
-
 class CalibratedModel(nn.Module):
     """A frozen network and its calibrator. Called with inputs, it returns probabilities (N, K).
 
@@ -61,20 +48,12 @@ class CalibratedModel(nn.Module):
     Args:
         backbone: The network.
         calibrator: A calibrator that is fitted to its outputs.
-        fit_summary: What the fit has achieved, for the model's representation; None where that is
-            not known, as after `load`.
     """
 
-    def __init__(
-        self,
-        backbone: Backbone | OnnxNetwork,
-        calibrator: Calibrator,
-        fit_summary: FitSummary | None = None,
-    ) -> None:
+    def __init__(self, backbone: Backbone | OnnxNetwork, calibrator: Calibrator) -> None:
         super().__init__()
         self.backbone = backbone
         self.calibrator = calibrator
-        self.fit_summary = fit_summary
         self.eval()
 
     def __repr__(self) -> str:
@@ -82,8 +61,8 @@ class CalibratedModel(nn.Module):
         if calibrator.n_classes is None:
             return f"{type(self).__name__}({calibrator.abbreviation}, not fitted)"
         parts = [calibrator.abbreviation, *calibrator.describe_fit()]
-        fit = self.fit_summary
-        if fit is not None:
+        fit = calibrator.facts.fit
+        if fit is not None and fit.nll_before is not None and fit.nll_after is not None:
             nll = f"NLL {fit.nll_before:.4f} -> {fit.nll_after:.4f}"
             parts.append(f"{nll} on the {fit.n} {fit.noun} of the fit")
         return f"{type(self).__name__}({', '.join(parts)})"
@@ -155,7 +134,8 @@ class CalibratedModel(nn.Module):
     ) -> Comparison:
         """Compare the network before and after calibration, on test data.
 
-        Printed, the result is a table with a verdict. The same data give the same result.
+        Printed, the result is a table with a verdict. The same data give the same result. The
+        model keeps the main figures for its card, unless the data are those of the fit.
 
         Of tokens or pixels, all that count are evaluated, batch by batch; the floors, intervals and
         tests resample inputs, since the positions of one input are not independent. That `data`
@@ -176,8 +156,11 @@ class CalibratedModel(nn.Module):
         if not self.is_dense:
             outputs, labels = extract_outputs(self.backbone, data, batch_size=batch_size)
         if self.is_dense:
-            return self._evaluate_positions(data, n_bins, batch_size, ignore_index)
-        if self.calibrator.was_fitted_to(outputs):
+            found = self._evaluate_positions(data, n_bins, batch_size, ignore_index)
+            self.calibrator.keep_evaluation(evaluation_facts(found, n_bins))
+            return found
+        is_of_fit = self.calibrator.was_fitted_to(outputs)
+        if is_of_fit:
             warn_caller(
                 "These data are the ones that the calibrator was fitted to, so it looks better on "
                 "them than on new data. Pass other held-out data."
@@ -187,7 +170,27 @@ class CalibratedModel(nn.Module):
         with torch.no_grad():
             before = Uncalibrated()(outputs)
             after = calibrator(outputs)
-        return compare(before, after, labels, calibrator.abbreviation, n_bins)
+        found = compare(before, after, labels, calibrator.abbreviation, n_bins)
+        if not is_of_fit:
+            self.calibrator.keep_evaluation(evaluation_facts(found, n_bins))
+        return found
+
+    def card(self) -> CalibrationCard:
+        """Return the calibration card: method, data, figures, thresholds and limits of use.
+
+        Printed, it is Markdown. Its figures are those of the last call of `evaluate`.
+        """
+        return CalibrationCard.of(
+            self.calibrator, fingerprint=self._fingerprint(), is_dense=self.is_dense
+        )
+
+    @property
+    def class_names(self) -> list[str] | None:
+        """The names of the classes, or None where they are not known."""
+        names = self.calibrator.facts.class_names
+        if names is None:
+            return None
+        return list(names)
 
     @torch.no_grad()
     def write_report(
@@ -216,7 +219,8 @@ class CalibratedModel(nn.Module):
             images: Pictures of the inputs, in the order of the data. Of pixels, None shows the
                 inputs themselves, each from its smallest to its largest number.
             words: The tokens of each input as text, in the order of the data.
-            class_names: The names of the K classes; by default "class 0", "class 1" and so on.
+            class_names: The names of the K classes. None is those of the model, or "class 0",
+                "class 1" and so on.
             title: The title of the page.
             sources: What the page says about the origin of the data, by name.
             tolerance: An ECE up to this hardly matters in practice.
@@ -231,6 +235,8 @@ class CalibratedModel(nn.Module):
             ValueError: If the arguments do not fit together.
         """
         key = self.calibrator.key
+        if class_names is None:
+            class_names = self.class_names
         if self.is_dense:
             report = DenseReport(
                 class_names=class_names, focus=key, ignore_index=ignore_index, n_bins=n_bins
@@ -320,17 +326,16 @@ class CalibratedModel(nn.Module):
         )
 
     def save(self, path: str | Path) -> None:
-        """Write the calibrator and the network's fingerprint, but not the network.
+        """Write the calibrator, the network's fingerprint and the card, but not the network.
 
         A function that is no network has no fingerprint.
 
         Args:
             path: The safetensors file to write.
         """
-        fingerprint = None
-        if not self.backbone.is_function:
-            fingerprint = self.backbone.fingerprint()
-        save_calibrator(self.calibrator, path, fingerprint=fingerprint, is_dense=self.is_dense)
+        save_calibrator(
+            self.calibrator, path, fingerprint=self._fingerprint(), is_dense=self.is_dense
+        )
 
     def to_onnx(
         self,
@@ -350,7 +355,8 @@ class CalibratedModel(nn.Module):
             example_inputs: Inputs as a Backbone takes them; not needed for an ONNX file.
             dynamic: Dimensions of the inputs that may have any size; 0 is the batch. An ONNX file
                 keeps its own.
-            class_names: The names of the classes, stored in the metadata of the file as JSON.
+            class_names: The names of the classes, stored in the metadata of the file as JSON. None
+                is those of the model.
         """
         if isinstance(self.backbone, OnnxNetwork):
             append_calibrator(
@@ -371,6 +377,12 @@ class CalibratedModel(nn.Module):
             dynamic=dynamic,
             class_names=class_names,
         )
+
+    def _fingerprint(self) -> str | None:
+        """Return the network's fingerprint, None of a function."""
+        if self.backbone.is_function:
+            return None
+        return self.backbone.fingerprint()
 
     @torch.no_grad()
     def _evaluate_positions(
@@ -448,6 +460,7 @@ def calibrate(
     probs: bool = False,
     ignore_index: int | Sequence[int] | None = None,
     max_positions: int = MAX_POSITIONS,
+    class_names: Sequence[str] | None = None,
 ) -> CalibratedModel:
     """Fit a calibrator to a trained network on held-out labelled data.
 
@@ -479,6 +492,8 @@ def calibrate(
         ignore_index: Labels of tokens or pixels that do not count, one or several. None is -100,
             and 255 where that is no class.
         max_positions: Most positions of tokens or pixels that the fit learns from.
+        class_names: The names of the K classes, for cards, reports and ONNX files. None is those
+            in the network's `config.id2label`, which networks of Hugging Face have.
 
     Raises:
         TypeError: If `data` are nothing that `extract` takes, or inputs cannot be mixed.
@@ -515,6 +530,7 @@ def calibrate(
         if outputs.features is None and isinstance(backbone, Backbone) and not probs:
             check_are_logits(outputs, bool(backbone.one_logit))
         outputs = outputs.to(_fit_device(backbone.device))
+        names = _class_names(class_names, backbone, outputs.n_classes)
         source = make_mixup(mixup, backbone, inputs, outputs, labels)
         calibrator.fit(
             outputs,
@@ -524,10 +540,9 @@ def calibrate(
             generator=generator,
             progress=progress,
         )
-    summary = _summarise_fit(calibrator, outputs, labels)
-    if backbone.is_dense:
-        summary = summary._replace(noun="positions")
-    return CalibratedModel(backbone, calibrator, summary)
+    model = CalibratedModel(backbone, calibrator)
+    _keep_facts(model, outputs, labels, names)
+    return model
 
 
 def load(
@@ -579,12 +594,34 @@ def load_calibrator(path: str | Path) -> Calibrator:
 
 
 @torch.no_grad()
-def _summarise_fit(calibrator: Calibrator, outputs: Outputs, labels: Tensor) -> FitSummary:
-    """Return the NLL of the data of a fit, before and after it."""
+def _keep_facts(
+    model: CalibratedModel, outputs: Outputs, labels: Tensor, names: tuple[str, ...] | None
+) -> None:
+    """Keep the NLL of the data of a fit, before and after it, and the names of the classes."""
+    noun = "inputs"
+    if model.is_dense:
+        noun = "positions"
     labels = labels.to(outputs.logits.device)
+    calibrator = model.calibrator
     before = nll(Uncalibrated()(outputs).probs, labels)
     after = nll(calibrator(outputs).probs, labels)
-    return FitSummary(len(labels), before.item(), after.item())
+    fit = calibrator.facts.fit or FitFacts(len(labels))
+    fit = replace(fit, noun=noun, nll_before=before.item(), nll_after=after.item())
+    calibrator.facts = Facts(fit, class_names=names)
+
+
+def _class_names(
+    given: Sequence[str] | None, backbone: Backbone | OnnxNetwork, k: int
+) -> tuple[str, ...] | None:
+    """Return the names of the classes that the caller gives, or else those of the network."""
+    if given is not None:
+        return tuple(check_class_names(given, k))
+    own = None
+    if isinstance(backbone, Backbone):
+        own = backbone.class_names
+    if own is None or len(own) != k:
+        return None
+    return tuple(own)
 
 
 def _calibrator(method: str | Calibrator) -> Calibrator:

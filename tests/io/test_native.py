@@ -169,6 +169,7 @@ def test_the_header_says_what_the_file_is(path: Path) -> None:
     assert header == load_calibrator(path)[1]
     assert len(header.pop("checksum")) == 64
     assert len(header.pop("fit_digest")) == 64
+    assert set(header.pop("facts")) == {"fit", "evaluation", "class_names"}
     assert header == {
         "format": FORMAT,
         "kind": "calibrator",
@@ -199,7 +200,7 @@ def test_thresholds_come_back(path: Path) -> None:
 def test_a_file_from_before_there_were_thresholds_has_none(saved: Path) -> None:
     header = read_header(saved)
     tensors = load_file(saved)
-    for name in ("thresholds", "fit_digest", "checksum"):
+    for name in ("thresholds", "fit_digest", "facts", "checksum"):
         del header[name]
     header["checksum"] = _checksum(header, tensors)
     save_file(tensors, saved, {"simplexcal": json.dumps(header)})

@@ -152,6 +152,20 @@ class Backbone(nn.Module):
         return isinstance(self.net, FunctionModule)
 
     @property
+    def class_names(self) -> list[str] | None:
+        """The names of the classes, if the network has a `config` with `id2label`, or None.
+
+        Networks of Hugging Face have one; its placeholders LABEL_0, LABEL_1, … are no names.
+        """
+        id2label = getattr(getattr(self.net, "config", None), "id2label", None)
+        if not isinstance(id2label, Mapping) or sorted(id2label) != list(range(len(id2label))):
+            return None
+        names = [str(id2label[i]) for i in range(len(id2label))]
+        if names == [f"LABEL_{i}" for i in range(len(names))]:
+            return None
+        return names
+
+    @property
     def device(self) -> torch.device:
         """The device of the head, or that of the last logits."""
         if self.head_name is not None:

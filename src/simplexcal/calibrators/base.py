@@ -27,6 +27,7 @@ from simplexcal._validation import (
     warn_caller,
 )
 from simplexcal.calibrators._weights import normalise
+from simplexcal.facts import EvaluationFacts, Facts, FitFacts
 from simplexcal.mixup import LogitMixup, Mixup
 from simplexcal.thresholds import (
     Threshold,
@@ -88,6 +89,7 @@ class Calibrator(nn.Module, ABC):
         self.n_features: int | None = None
         self.thresholds: dict[str, Threshold] = {}  # by promise; `fit` forgets them
         self.fit_digest: str | None = None
+        self.facts = Facts()  # what the card says; `fit` forgets them
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -106,7 +108,7 @@ class Calibrator(nn.Module, ABC):
         return None
 
     def __repr__(self) -> str:
-        settings = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._own_settings())
+        settings = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.changed_settings())
         parts = [settings, ", ".join(self.describe_fit())]
         return f"{type(self).__name__}({'; '.join(filter(None, parts))})"
 
@@ -161,6 +163,7 @@ class Calibrator(nn.Module, ABC):
             )
         check_generator(generator)
         self.thresholds = {}
+        self.facts = Facts()
         self.fit_digest = _digest(all_outputs)
         if generator is None:
             generator = Generator().manual_seed(SEED)
@@ -176,6 +179,7 @@ class Calibrator(nn.Module, ABC):
             raise
         if not self.reads_features:
             self.n_features = None
+        self.facts = Facts(FitFacts(len(labels), weighted=weights is not None))
         return self.requires_grad_(False).eval()
 
     def build(self, n_classes: int, n_features: int | None) -> None:
@@ -283,6 +287,14 @@ class Calibrator(nn.Module, ABC):
         """
         return self.fit_digest == _digest(outputs)
 
+    def keep_evaluation(self, evaluation: EvaluationFacts) -> None:
+        """Keep the figures of an evaluation on other data than those of the fit, for the card.
+
+        Args:
+            evaluation: The figures.
+        """
+        self.facts = dataclasses.replace(self.facts, evaluation=evaluation)
+
     def check_takes_weight(self, sample_weight: ArrayLike | None) -> None:
         """Raise ValueError where weights are given to a method that counts all inputs alike.
 
@@ -311,8 +323,8 @@ class Calibrator(nn.Module, ABC):
         files = import_module("simplexcal.io")
         files.save_calibrator(self, path)
 
-    def _own_settings(self) -> list[str]:
-        """Return the names of the settings that are not the defaults."""
+    def changed_settings(self) -> list[str]:
+        """Return the names of the settings that differ from the defaults."""
         parameters = inspect.signature(type(self)).parameters
         if any(parameter.default is parameter.empty for parameter in parameters.values()):
             return list(parameters)

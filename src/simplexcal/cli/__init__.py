@@ -13,6 +13,7 @@ from simplexcal.cli import (
     demo,
     evaluate,
     export,
+    info,
     ood,
     predict,
     report,
@@ -30,6 +31,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "report": report.report,
     "threshold": threshold.threshold,
     "ood": ood.ood,
+    "info": info.info,
     "export": export.export,
     "score": score.score,
 }
@@ -41,6 +43,7 @@ EXAMPLES = {
     "report": "simplexcal report test.npz --calibrator net.safetensors -o report.html",
     "threshold": "simplexcal threshold net.safetensors test.npz --coverage 0.9 --save",
     "ood": "simplexcal ood test.npz ood.npz --calibrator net.safetensors",
+    "info": "simplexcal info net.safetensors",
     "export": "simplexcal export net.safetensors -o calibrator.onnx",
     "score": "simplexcal score net.safetensors rows.parquet -o scored.parquet",
 }

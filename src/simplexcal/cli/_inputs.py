@@ -121,12 +121,18 @@ class Source:
             )
         return str(header["method"]), calibrator
 
-    def predictions(self, calibrators: Sequence[Path], thresholds: Stored) -> dict[str, Prediction]:
+    def predictions(
+        self, calibrators: Sequence[Path], thresholds: Stored, *, must_be_new: bool = False
+    ) -> dict[str, Prediction]:
         """Return the network's own predictions and those of each calibrator, by method.
 
         Args:
             calibrators: Files that `calibrate` wrote.
             thresholds: Filled with the thresholds of each that has some, by the same names.
+            must_be_new: Whether the data of a fit are an error instead of a warning.
+
+        Raises:
+            ValueError: These must be other data than those of the fits, and are not.
         """
         outputs = self.table.outputs
         uncalibrated = Prediction(outputs.logits.softmax(-1), outputs.label)
@@ -134,10 +140,13 @@ class Source:
         for path in calibrators:
             method, calibrator = self.load(path)
             if calibrator.was_fitted_to(outputs):
-                warn_caller(
+                flattering = (
                     f"'{path}' was fitted to the data in '{self.path}', so it looks better on "
                     "them than on new data. Evaluate other held-out data."
                 )
+                if must_be_new:
+                    raise ValueError(flattering)
+                warn_caller(flattering)
             name = _unused_name(method, path, found)
             found[name] = calibrator(outputs)
             if calibrator.thresholds:
@@ -218,6 +227,7 @@ def read_evaluation_inputs(
     names: Names,
     *,
     images: bool = False,
+    must_be_new: bool = False,
 ) -> EvaluationInputs:
     """Read predictions; or read outputs as ``read_source`` does and calibrate them.
 
@@ -228,6 +238,7 @@ def read_evaluation_inputs(
         network: The network for raw inputs.
         names: What the file calls an array, where it has another name.
         images: Also read images.
+        must_be_new: Whether the data of a calibrator's fit are an error instead of a warning.
 
     Raises:
         ValueError: The options do not fit together, or the file is wrong.
@@ -237,14 +248,14 @@ def read_evaluation_inputs(
     if kind != PREDICTIONS:
         source = read_source(path, kind, network, names, images=images)
         thresholds: Stored = {}
-        predictions = source.predictions(calibrators, thresholds)
+        predictions = source.predictions(calibrators, thresholds, must_be_new=must_be_new)
         labels = _required(path, source.table.labels)
         table = source.table
         return EvaluationInputs(
             predictions,
             labels,
             table.images,
-            table.class_names,
+            table.class_names or _stored_names(calibrators),
             thresholds,
             table.ids,
             source.fingerprint,
@@ -252,6 +263,15 @@ def read_evaluation_inputs(
     _check_alone(path, calibrators, network)
     prediction, known_labels = read_predictions(path, names=names)
     return EvaluationInputs({_file_name(path): prediction}, _required(path, known_labels))
+
+
+def _stored_names(calibrators: Sequence[Path]) -> tuple[str, ...] | None:
+    """Return the names of the classes that the files of the calibrators hold, or None."""
+    for path in calibrators:
+        calibrator, _ = load_calibrator(path)
+        if calibrator.facts.class_names is not None:
+            return calibrator.facts.class_names
+    return None
 
 
 def read_unlabelled(

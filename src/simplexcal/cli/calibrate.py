@@ -1,6 +1,7 @@
 """``simplexcal calibrate``."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,6 +35,7 @@ from simplexcal.cli._options import (
     network_spec,
     onnx_file,
 )
+from simplexcal.facts import Facts, FitFacts
 from simplexcal.io import save_calibrator
 from simplexcal.metrics import nll
 from simplexcal.mixup import Mixup
@@ -106,7 +108,7 @@ def calibrate(
         generator=torch.Generator().manual_seed(seed),
         progress=progress,
     )
-    record = {
+    record: dict[str, Any] = {
         "output": str(output),
         "method": method,
         "n": len(targets),
@@ -114,6 +116,9 @@ def calibrate(
         "nll_before": _nll(outputs.logits.softmax(-1), targets),
         "nll_after": _nll(calibrator(outputs).probs, targets),
     }
+    fit = calibrator.facts.fit or FitFacts(len(targets))
+    fit = replace(fit, nll_before=record["nll_before"], nll_after=record["nll_after"])
+    calibrator.facts = Facts(fit, class_names=source.table.class_names)
     _write(calibrator, output, source)
     record["seconds"] = time.perf_counter() - start
     text = _describe(record)
@@ -131,8 +136,7 @@ def _suffixes(network: NetworkSpec | None) -> list[str]:
 
 def _write(calibrator: Calibrator, output: Path, source: Source) -> None:
     if output.suffix == ".onnx" and isinstance(source.backbone, OnnxNetwork):
-        names = source.table.class_names
-        append_calibrator(source.backbone, calibrator, output, class_names=names)
+        append_calibrator(source.backbone, calibrator, output)
     else:
         save_calibrator(calibrator, output, fingerprint=source.fingerprint)
 

@@ -1,6 +1,10 @@
 """``simplexcal evaluate``."""
 
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from simplexcal import evaluation
 from simplexcal._validation import check_fraction
@@ -26,7 +30,10 @@ from simplexcal.cli._options import (
     given_names,
     network_spec,
 )
+from simplexcal.comparison import compare, evaluation_facts
 from simplexcal.evaluation import Evaluation, wrap
+from simplexcal.io import load_calibrator
+from simplexcal.io.native import save_again
 from simplexcal.metrics._binning import N_BINS
 from simplexcal.report._format import SPACE, method_title
 from simplexcal.report.verdict import TOLERANCE, make_verdict
@@ -47,6 +54,9 @@ def evaluate(
     output_name: OnnxOutputOption = None,
     features_name: OnnxFeaturesOption = None,
     tolerance: ToleranceOption = TOLERANCE,
+    save: Annotated[
+        bool, typer.Option("--save", help="Store the figures in the file of the one --calibrator.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Evaluate against the true classes.
@@ -69,13 +79,18 @@ def evaluate(
         output_name: Output of an .onnx file to calibrate.
         features_name: Tensor of an .onnx file that its last linear layer takes.
         tolerance: An ECE up to this does not matter in practice.
+        save: Store the figures in the calibrator's file, for its card.
         json: Print JSON instead of text.
     """
     calibrators = calibrator or []
     check_files(None, [], data, weights, *calibrators)
+    if save and len(calibrators) != 1:
+        raise ValueError(
+            f"--save stores the figures of one --calibrator; got {len(calibrators)}. Give one."
+        )
     network = network_spec(model, weights, head, output_name, features_name)
     names = given_names(logits=logits, probs=probs, labels=labels, features=features, id=ids)
-    inputs = read_evaluation_inputs(data, kind, calibrators, network, names)
+    inputs = read_evaluation_inputs(data, kind, calibrators, network, names, must_be_new=save)
     evaluations = {
         name: evaluation.evaluate(prediction, inputs.labels)
         for name, prediction in inputs.predictions.items()
@@ -83,7 +98,19 @@ def evaluate(
     verdict = _verdict(inputs, evaluations, tolerance)
     table = evaluation.tabulate(evaluations)
     text = f"{table}\n\n{wrap(evaluation.LEGEND)}\n\n{wrap(f'Verdict: {verdict}')}"
+    if save:
+        _store(calibrators[0], inputs)
+        text += f"\nStored in {calibrators[0]}."
     echo_result(text, {"methods": as_records(evaluations), "verdict": verdict}, json)
+
+
+def _store(path: Path, inputs: EvaluationInputs) -> None:
+    """Store the figures of a calibrator in its file."""
+    calibrator, header = load_calibrator(path)
+    before, after = inputs.predictions.values()
+    found = compare(before, after, inputs.labels, calibrator.abbreviation, N_BINS)
+    calibrator.keep_evaluation(evaluation_facts(found, N_BINS))
+    save_again(calibrator, header, path)
 
 
 def _verdict(

@@ -26,9 +26,10 @@ from simplexcal.cli._options import (
     network_spec,
 )
 from simplexcal.evaluation import wrap
-from simplexcal.io import load_calibrator, save_calibrator
+from simplexcal.io import load_calibrator
 from simplexcal.io._columns import Names
 from simplexcal.io._kinds import PREDICTIONS
+from simplexcal.io.native import save_again
 from simplexcal.io.tables import check_named, read_predictions
 from simplexcal.network_spec import NetworkSpec
 from simplexcal.thresholds import Threshold, find_prediction_threshold
@@ -179,5 +180,5 @@ def _of_calibrator(
     found = fitted.threshold(source.table.outputs, labels, **promise)
     if output is not None:
         _, header = load_calibrator(path)
-        save_calibrator(fitted, output, fingerprint=header["fingerprint"])
+        save_again(fitted, header, output)
     return found

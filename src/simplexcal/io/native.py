@@ -17,8 +17,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from simplexcal._validation import NotFittedError, check_label_shape
-from simplexcal._version import __version__
 from simplexcal.calibrators import CALIBRATORS, Calibrator
+from simplexcal.facts import Facts, own_versions
 from simplexcal.io._atomic import atomic_write
 from simplexcal.thresholds import from_records
 from simplexcal.types import Outputs
@@ -82,10 +82,27 @@ def save_calibrator(
         "fingerprint": fingerprint,
         "thresholds": [threshold.as_dict() for threshold in calibrator.thresholds.values()],
         "fit_digest": calibrator.fit_digest,
+        "facts": calibrator.facts.as_dict(),
     }
     if is_dense:
         description["is_dense"] = True
     _write(Path(path), "calibrator", description, calibrator.state_dict())
+
+
+def save_again(calibrator: Calibrator, header: Header, path: str | Path) -> None:
+    """Write a calibrator that came from a file, with what the file says of its network.
+
+    Args:
+        calibrator: The calibrator.
+        header: The header of its file.
+        path: The file to write, which may be the same.
+    """
+    save_calibrator(
+        calibrator,
+        path,
+        fingerprint=header["fingerprint"],
+        is_dense=bool(header.get("is_dense")),
+    )
 
 
 def load_calibrator(path: str | Path) -> tuple[Calibrator, Header]:
@@ -112,6 +129,7 @@ def load_calibrator(path: str | Path) -> tuple[Calibrator, Header]:
         calibrator.load_state_dict(tensors, assign=True)
         calibrator.thresholds = from_records(header.get("thresholds", []))
         calibrator.fit_digest = header.get("fit_digest")
+        calibrator.facts = Facts.from_record(header.get("facts"))
     except (TypeError, RuntimeError) as error:
         raise ValueError(
             f"'{path}' does not fit this version's {method!r}. {_remedy(header)}"
@@ -189,8 +207,7 @@ def _remedy(header: Header) -> str:
 
 def _write(path: Path, kind: str, description: Header, tensors: Tensors) -> None:
     stored = {name: _contiguous_copy(x) for name, x in tensors.items()}
-    versions = {"simplexcal": __version__, "torch": str(torch.__version__)}
-    header = {"format": FORMAT, "kind": kind, "versions": versions, **description}
+    header = {"format": FORMAT, "kind": kind, "versions": own_versions(), **description}
     header["checksum"] = _checksum(header, stored)
     atomic_write(path, save(stored, {KEY: _json(header)}))
 

@@ -53,6 +53,7 @@ def append_calibrator(
         path: The .onnx file to write, another one than the network's.
         example_inputs: Inputs for this run. None takes the first ones of the network's first call.
         class_names: The names of the K classes, stored in the metadata of the file as a JSON list.
+            None is those that the calibrator keeps, if any.
 
     Raises:
         NotFittedError: If the calibrator is not fitted.
@@ -61,8 +62,8 @@ def append_calibrator(
     """
     path = Path(path)
     check_output_path(path, [SUFFIX], [network.path])
-    k = check_ready(calibrator, path)
-    facts = class_facts(class_names, k)
+    check_ready(calibrator, path)
+    facts = class_facts(class_names, calibrator)
     facts["fingerprint"] = network.fingerprint()
     arrays = _example(network, example_inputs)
     values = network.values(arrays)

@@ -75,6 +75,7 @@ def export_model(
         dynamic: Dimensions that may have any size, in every input that has them. 0 is the batch;
             (0, 1) lets texts have any length too.
         class_names: The names of the K classes, stored in the metadata of the file as a JSON list.
+            None is those that the calibrator keeps, if any.
 
     Raises:
         NotFittedError: If the calibrator is not fitted.
@@ -85,8 +86,8 @@ def export_model(
             "`net` must be a torch.nn.Module to be exported; this model calls a function. Export "
             "the calibrator alone: simplexcal.onnx.export_calibrator(model.calibrator, path)."
         )
-    k = check_ready(calibrator, path)
-    facts = class_facts(class_names, k)
+    check_ready(calibrator, path)
+    facts = class_facts(class_names, calibrator)
     example = _example(backbone, example_inputs)
     outputs = backbone(example_inputs)  # Finds the head, and checks network and inputs.
     facts["fingerprint"] = backbone.fingerprint()
@@ -117,6 +118,7 @@ def export_calibrator(
         dtype: Of logits and features: torch.float32 or torch.float64.
         fingerprint: Of the backbone that the calibrator was fitted for.
         class_names: The names of the K classes, stored in the metadata of the file as a JSON list.
+            None is those that the calibrator keeps, if any.
 
     Raises:
         NotFittedError: If the calibrator is not fitted.
@@ -128,7 +130,7 @@ def export_calibrator(
             "float32."
         )
     k = check_ready(calibrator, path)
-    facts = class_facts(class_names, k)
+    facts = class_facts(class_names, calibrator)
     if fingerprint is not None:
         facts["fingerprint"] = fingerprint
     device = next((x.device for x in calibrator.state_dict().values()), torch.device("cpu"))
@@ -172,16 +174,19 @@ def check_ready(calibrator: Calibrator, path: str | Path) -> int:
     return calibrator.n_classes
 
 
-def class_facts(class_names: Sequence[str] | None, k: int) -> dict[str, str]:
+def class_facts(class_names: Sequence[str] | None, calibrator: Calibrator) -> dict[str, str]:
     """Return the names of the classes as metadata, if there are any.
 
     Args:
-        class_names: A name for each class, or None.
-        k: Number of classes.
+        class_names: A name for each class; None: those that the calibrator keeps, if any.
+        calibrator: A fitted calibrator.
     """
     if class_names is None:
+        class_names = calibrator.facts.class_names
+    if class_names is None:
         return {}
-    return {"class_names": json.dumps(check_class_names(class_names, k), ensure_ascii=False)}
+    names = check_class_names(class_names, calibrator.n_classes or 0)
+    return {"class_names": json.dumps(names, ensure_ascii=False)}
 
 
 def _example(backbone: Backbone, x: Any) -> Example:
