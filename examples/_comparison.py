@@ -1,55 +1,88 @@
-"""The table that the examples print: a network uncalibrated, and with three methods."""
+"""The comparison that the examples make: a network uncalibrated, and with three methods."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+from _record import Record
 from torch import Generator, Tensor
 
 import simplexcal as sc
-from simplexcal.evaluation import markdown_table
 
 METHODS = ("none", "ts", "ets", "sts")
-HEADER = ("method", "acc. %", "ECE %", "95 % interval", "floor %", "NLL", "Brier")
+SCORES = ("accuracy", "ece", "ece_low", "ece_high", "ece_floor_95", "nll", "brier")
+IGNORED = -100  # the label of tokens that do not count
 
 Fit = Callable[[str], sc.Prediction]
 
 
-def print_table(title: str, predict: Fit, labels: Tensor) -> dict[str, sc.Prediction]:
-    """Print how good each method is, and return its predictions.
+def compare_methods(
+    record: Record, title: str, predict: Fit, labels: Tensor
+) -> dict[str, sc.Prediction]:
+    """Add a table of how good each method is to a record, and return the predictions.
 
     Args:
+        record: Where the table goes.
         title: What is above the table.
         predict: From the key of a method to its predictions for the test inputs.
-        labels: The classes of the test inputs, (N,).
+        labels: The classes of the test inputs, (N,), or of their tokens, (N, T).
     """
     predictions = {key: predict(key) for key in METHODS}
-    evaluations = {key: sc.evaluate(made, labels) for key, made in predictions.items()}
     label = predictions["none"].label
-    changed = sum(int((made.label != label).sum()) for made in predictions.values())
-    rows = [HEADER, *(row_of(key, evaluation) for key, evaluation in evaluations.items())]
-    n_classes = predictions["none"].probs.shape[1]
-    print(f"\n{title}: {len(labels)} test inputs, {n_classes} classes\n")
-    print(markdown_table(rows))
-    print(f"\nPredictions that a method changed: {changed}.")
+    counted = labels != IGNORED
+    rows: dict[str, dict[str, Any]] = {}
+    for key, made in predictions.items():
+        evaluation = evaluate(made, labels)
+        rows[key] = {name: getattr(evaluation, name) for name in SCORES}
+        rows[key]["nll_above_sts"] = nll_difference(made, predictions["sts"], labels)
+    changed = sum(int(((made.label != label) & counted).sum()) for made in predictions.values())
+    record.add({"kind": "methods", "title": title, "rows": rows, "changed": changed})
     return predictions
 
 
-def row_of(method: str, evaluation: sc.Evaluation) -> tuple[str, ...]:
-    """Return a row of the table.
+def evaluate(prediction: sc.Prediction, labels: Tensor) -> Any:
+    """Return how good a prediction is, of inputs or of their tokens.
 
     Args:
-        method: The key of the method.
-        evaluation: How good its predictions are.
+        prediction: The prediction for all test inputs.
+        labels: Labels (N,) or (N, T).
     """
-    return (
-        sc.CALIBRATORS[method].abbreviation,
-        f"{100 * evaluation.accuracy:.2f}",
-        f"{100 * evaluation.ece:.2f}",
-        f"{100 * evaluation.ece_low:.2f} to {100 * evaluation.ece_high:.2f}",
-        f"{100 * evaluation.ece_floor_95:.2f}",
-        f"{evaluation.nll:.4f}",
-        f"{evaluation.brier:.4f}",
-    )
+    if labels.dim() == 1:
+        return sc.evaluate(prediction, labels)
+    return sc.evaluate_dense(prediction, labels, ignore_index=IGNORED)
+
+
+def nll_difference(
+    first: sc.Prediction, second: sc.Prediction, labels: Tensor
+) -> tuple[float, float]:
+    """Return the NLL of one prediction minus that of another, and its standard error.
+
+    The tokens of one input are not independent: the standard error is over inputs.
+
+    Args:
+        first: A prediction for all test inputs.
+        second: Another one for the same inputs.
+        labels: Labels (N,) or (N, T).
+    """
+    counted = (labels != IGNORED).double()
+    ratios = log_probability(second, labels) - log_probability(first, labels)
+    differences = (ratios * counted).reshape(len(labels), -1).sum(1)
+    sizes = counted.reshape(len(labels), -1).sum(1)
+    mean = differences.sum() / sizes.sum()
+    n = len(labels)
+    squares = (differences - mean * sizes).square().sum()
+    return mean.item(), ((squares * n / (n - 1)).sqrt() / sizes.sum()).item()
+
+
+def log_probability(prediction: sc.Prediction, labels: Tensor) -> Tensor:
+    """Return ln p of each label, as the NLL has it.
+
+    Args:
+        prediction: A prediction.
+        labels: Labels (N,) or (N, T).
+    """
+    probs = prediction.probs.gather(-1, labels.clamp_min(0).unsqueeze(-1)).squeeze(-1)
+    return probs.clamp_min(torch.finfo(probs.dtype).tiny).double().log()
 
 
 def predict_by_folds(

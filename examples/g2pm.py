@@ -19,7 +19,8 @@ from typing import Any
 
 import g2pM
 import torch
-from _comparison import print_table
+from _comparison import compare_methods
+from _record import Record
 from g2pM.g2pM import BOS_TOKEN, EOS_TOKEN, SPLIT_TOKEN, UNK_TOKEN
 from torch import Tensor, nn
 
@@ -163,17 +164,22 @@ def main() -> None:
     fit = read(folder, "dev", package)
     test = read(folder, "test", package)
     differences = count_differences(net, package, test[0])
-    print(f"Of {N_COMPARED} sentences, the package predicts {differences} otherwise.")
+    record = Record("g2pm", ("g2pM",))
+    record.note(
+        f"{len(fit[1])} sentences fit, {len(test[1])} evaluate. "
+        f"Of {N_COMPARED}, the package predicts {differences} otherwise."
+    )
     possible = OfCandidates(net, candidates(package)).eval()
     for title, network, mixup in (
-        ("g2pM", net, "features"),
-        ("g2pM, possible pronunciations", possible, "logits"),
+        ("All pronunciations:", net, "features"),
+        ("The possible pronunciations of each character:", possible, "logits"),
     ):
 
         def predict(method: str, network: nn.Module = network, mixup: str = mixup) -> sc.Prediction:
             return sc.calibrate(network, fit, method, mixup=mixup).predict(test)
 
-        print_table(title, predict, test[1])
+        compare_methods(record, title, predict, test[1])
+    record.write()
 
 
 if __name__ == "__main__":

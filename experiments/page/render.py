@@ -18,7 +18,7 @@ from experiments.pretraining import lenet5_variants
 
 ROOT = Path(__file__).parents[2]
 PAGES_FOLDER = ROOT / "docs" / "results"
-WRITTEN_BY_HAND = ("third-party.md",)  # pages of that folder
+WRITTEN_BY_HAND = ("third-party.md",)  # pages of that folder, with tables of examples/render.py
 FIGURES_FOLDER = ROOT / "docs" / "figures"
 README = ROOT / "README.md"
 TEMPLATES = Path(__file__).parent / "templates"
