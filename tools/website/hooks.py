@@ -1,12 +1,14 @@
 """What mkdocs calls while it builds the site; mkdocs.yml names this file."""
 
 import logging
+import os
 import posixpath
 import re
 import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -54,20 +56,29 @@ def run_pages(files: Files, config: MkDocsConfig) -> None:
         files: The files of the site; figures are added.
         config: The configuration.
     """
-    for file in list(files.documentation_pages()):
-        if not EXECUTED.fullmatch(file.src_uri):
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            start = time.perf_counter()
-            page = str(file.abs_src_path)
-            command = [sys.executable, "-m", "tools.website.execution", page, folder]
-            subprocess.run(command, check=True, cwd=ROOT)
-            log.info("%s ran in %.0f s", file.src_uri, time.perf_counter() - start)
-            made = Path(folder)
+    pages = [f for f in files.documentation_pages() if EXECUTED.fullmatch(f.src_uri)]
+    # A page uses one core, so as many run at the same time as there are cores.
+    with tempfile.TemporaryDirectory() as root, ThreadPoolExecutor(os.cpu_count()) as pool:
+        folders = [Path(root, str(number)) for number in range(len(pages))]
+        for file, made, _ in zip(pages, folders, pool.map(run_page, pages, folders), strict=True):
             file.content_string = (made / "page.md").read_text(encoding="utf-8")
             for path in [*made.glob("*.png"), *made.glob("*.html")]:
                 target = posixpath.join(posixpath.dirname(file.src_uri), path.name)
                 files.append(File.generated(config, target, content=path.read_bytes()))
+
+
+def run_page(file: File, folder: Path) -> None:
+    """Run the code of a page in a process of its own.
+
+    Args:
+        file: The page.
+        folder: A folder to make; it then holds the page with its output, and its figures.
+    """
+    folder.mkdir()
+    start = time.perf_counter()
+    command = [sys.executable, "-m", "tools.website.execution", str(file.abs_src_path), str(folder)]
+    subprocess.run(command, check=True, cwd=ROOT)
+    log.info("%s ran in %.0f s", file.src_uri, time.perf_counter() - start)
 
 
 def on_page_markdown(markdown: str, page: Page, files: Files, **_: Any) -> str:
