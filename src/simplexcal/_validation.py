@@ -239,12 +239,13 @@ def check_sample_weight(sample_weight: object, n: int) -> Tensor:
     return weights
 
 
-def check_classes(labels: object, k: int) -> Tensor:
+def check_classes(labels: object, k: int, remedy: str | None = None) -> Tensor:
     """Return labels of any shape as int64, each in 0..K-1.
 
     Args:
         labels: The argument of this name.
         k: Number of classes.
+        remedy: Last sentence of the message about a label that is no class.
     """
     labels = check_array("labels", labels, " Number the classes from 0.")
     if not _is_integer(labels.dtype):
@@ -255,7 +256,7 @@ def check_classes(labels: object, k: int) -> Tensor:
     labels = labels.long()  # first, since torch cannot compare all kinds of integers
     inside = (labels >= 0) & (labels < k)
     if not bool(inside.all()):
-        remedy = "Labels count the classes from 0."
+        remedy = remedy or "Labels count the classes from 0."
         if labels.min() == 1 and labels.max() == k:
             remedy = "Your labels start at 1: subtract 1."
         check_every("labels", labels, inside, f"in 0..{k - 1} for {k} classes", remedy)

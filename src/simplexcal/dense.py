@@ -173,7 +173,8 @@ def position_labels(
         counts &= flat != value
     if mask is not None:
         counts &= check_array("attention_mask", mask).cpu().flatten() != 0
-    known = check_classes(flat[counts], outputs.n_classes)
+    remedy = "Pass `ignore_index` for labels that do not count."
+    known = check_classes(flat[counts], outputs.n_classes, remedy)
     rows = torch.zeros(len(flat), dtype=torch.int64)
     rows[counts] = known
     return rows, counts

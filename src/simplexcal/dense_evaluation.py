@@ -5,7 +5,7 @@ sums are kept for each input, and inputs are resampled, not positions.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -13,6 +13,9 @@ import torch
 from torch import Generator, Tensor
 
 from simplexcal._validation import check_count, check_generator
+from simplexcal.backbone import Backbone
+from simplexcal.backbone.extraction import dense_batches
+from simplexcal.calibrators import Calibrator
 from simplexcal.dense import DenseOutputs, position_labels, to_rows
 from simplexcal.evaluation import SCORES, markdown_table, wrap
 from simplexcal.metrics._binning import (
@@ -25,6 +28,7 @@ from simplexcal.metrics._binning import (
 from simplexcal.metrics._test_inversion import Observed, accepted_range, candidate_excesses
 from simplexcal.types import Prediction
 
+HEADER = ("method", "acc. %", "ECE %", "95 % interval", "NLL", "Brier")
 N_TRIALS = 2000
 LEVEL = 0.95
 CHUNK = 2**22  # numbers of a resampling that are held at a time
@@ -105,8 +109,9 @@ class DenseEvaluation:
         rows = [("", "value")]
         for score, (title, factor, digits) in SCORES.items():
             rows.append((title, f"{factor * getattr(self, score):.{digits}f}"))
-        interval = f"{100 * self.ece_low:.2f} to {100 * self.ece_high:.2f} %"
-        notes = f"{describe_positions(self)} The 95 % interval for the true error is {interval}."
+        notes = describe_positions(self)
+        if self.n > 1:
+            notes += f" The 95 % interval for the true error is {_interval(self)} %."
         return f"{markdown_table(rows)}\n\n{class_table(self.classes)}\n\n{wrap(notes)}"
 
 
@@ -117,10 +122,33 @@ def describe_positions(evaluation: DenseEvaluation) -> str:
         evaluation: An evaluation on the data.
     """
     e = evaluation
+    size = f"with {e.n_positions} positions of {e.n_classes} classes."
+    if e.n < 2:
+        return f"1 input {size} An interval and a noise floor need two."
     return (
-        f"{e.n} inputs with {e.n_positions} positions of {e.n_classes} classes. As inputs vary, "
+        f"{e.n} inputs {size} As inputs vary, "
         f"the ECE of a perfectly calibrated model would be up to {100 * e.ece_floor_95:.2f} %."
     )
+
+
+def tabulate_dense(evaluations: Mapping[str, DenseEvaluation]) -> str:
+    """Return a Markdown table with a row for each method.
+
+    Args:
+        evaluations: Evaluations by the name of their method.
+    """
+    rows: list[tuple[str, ...]] = [HEADER]
+    for name, e in evaluations.items():
+        percents = [f"{100 * x:.2f}" for x in (e.accuracy, e.ece)]
+        rows.append((name, *percents, _interval(e), f"{e.nll:.4f}", f"{e.brier:.4f}"))
+    return markdown_table(rows)
+
+
+def _interval(e: DenseEvaluation) -> str:
+    """Return the interval of the ECE in percent, "" of a single input."""
+    if e.n < 2:
+        return ""
+    return f"{100 * e.ece_low:.2f} to {100 * e.ece_high:.2f}"
 
 
 def class_table(classes: Sequence[ClassScores], names: Sequence[str] | None = None) -> str:
@@ -290,6 +318,26 @@ def evaluate_dense(
         ValueError: If the labels do not fit the prediction.
     """
     check_generator(generator)
+    scores = score_prediction(prediction, labels, n_bins, ignore_index, attention_mask)
+    return scores.evaluation(generator)
+
+
+def score_prediction(
+    prediction: Prediction,
+    labels: Any,
+    n_bins: int = N_BINS,
+    ignore_index: int | Sequence[int] | None = None,
+    attention_mask: Any = None,
+) -> DenseScores:
+    """Return the scores of a prediction for tokens or pixels.
+
+    Args:
+        prediction: Predictions for N inputs.
+        labels: The class of each token or pixel.
+        n_bins: Number of bins of the calibration errors.
+        ignore_index: Labels of positions that do not count.
+        attention_mask: Tokens with 0 do not count; None: all count.
+    """
     if prediction.probs.dim() < 3:
         raise ValueError(
             "`prediction` must be one for tokens or pixels, (N, T, K) or (N, K, H, W); got "
@@ -303,7 +351,38 @@ def evaluate_dense(
     scores = DenseScores(n_bins)
     image = chosen // max(1, math.prod(shape[1:]))
     scores.add(rows[chosen.to(rows.probs.device)], found[chosen], image, shape[0])
-    return scores.evaluation(generator)
+    return scores
+
+
+@torch.no_grad()
+def score_positions(
+    backbone: Backbone,
+    calibrators: Mapping[str, Calibrator],
+    data: Any,
+    n_bins: int = N_BINS,
+    batch_size: int = 256,
+    ignore_index: int | Sequence[int] | None = None,
+) -> dict[str, DenseScores]:
+    """Return the scores of each calibrator at all positions that count, in one pass over the data.
+
+    Args:
+        backbone: A network that classifies each token or pixel.
+        calibrators: Calibrators for it, by name.
+        data: Labelled data, see ``simplexcal.extract``.
+        n_bins: Number of bins of the calibration errors.
+        batch_size: Size of the batches that a Dataset or a pair is divided into.
+        ignore_index: Labels of positions that do not count.
+    """
+    scores = {name: DenseScores(n_bins) for name in calibrators}
+    for _, outputs, labels, counts in dense_batches(backbone, data, batch_size, ignore_index):
+        n = outputs.shape[0]
+        rows = counts.nonzero().squeeze(-1)
+        image = rows // max(1, len(outputs) // n)
+        counted = outputs[rows.to(outputs.logits.device)]
+        for name, calibrator in calibrators.items():
+            prediction = calibrator.to(counted.logits.device)(counted)
+            scores[name].add(prediction, labels[rows], image, n)
+    return scores
 
 
 def prediction_rows(prediction: Prediction) -> Prediction:

@@ -15,13 +15,13 @@ from simplexcal._arrays import ArrayLike
 from simplexcal._validation import check_class_names, check_classes, check_count, warn_caller
 from simplexcal.backbone import Backbone
 from simplexcal.backbone.backbone import check_are_logits
-from simplexcal.backbone.extraction import LABELS, dense_batches, input_batches
+from simplexcal.backbone.extraction import LABELS, input_batches
 from simplexcal.calibrators import CALIBRATORS, Calibrator, Uncalibrated
 from simplexcal.calibrators.base import SEED
 from simplexcal.card import CalibrationCard
 from simplexcal.comparison import Comparison, compare, compare_dense, evaluation_facts
 from simplexcal.dense import MAX_POSITIONS, DenseOutputs, prediction_maps, to_maps
-from simplexcal.dense_evaluation import DenseScores
+from simplexcal.dense_evaluation import score_positions
 from simplexcal.facts import Facts, FitFacts
 from simplexcal.io import save_calibrator
 from simplexcal.io.native import check_fingerprint
@@ -384,26 +384,14 @@ class CalibratedModel(nn.Module):
             return None
         return self.backbone.fingerprint()
 
-    @torch.no_grad()
     def _evaluate_positions(
         self, data: Any, n_bins: int, batch_size: int, ignore_index: int | Sequence[int] | None
     ) -> Comparison:
         """Compare before and after calibration at all positions that count, batch by batch."""
-        before = DenseScores(n_bins)
-        after = DenseScores(n_bins)
-        calibrators: list[tuple[Calibrator, DenseScores]]
-        calibrators = [(Uncalibrated(), before), (self.calibrator, after)]
+        calibrators = {"before": Uncalibrated(), "after": self.calibrator}
         backbone = cast(Backbone, self.backbone)
-        batches = dense_batches(backbone, data, batch_size, ignore_index)
-        for _, outputs, labels, counts in batches:
-            n = outputs.shape[0]
-            rows = counts.nonzero().squeeze(-1)
-            image = rows // max(1, len(outputs) // n)
-            counted = outputs[rows.to(outputs.logits.device)]
-            for calibrator, scores in calibrators:
-                prediction = calibrator.to(counted.logits.device)(counted)
-                scores.add(prediction, labels[rows], image, n)
-        return compare_dense(before, after, self.calibrator.abbreviation)
+        scores = score_positions(backbone, calibrators, data, n_bins, batch_size, ignore_index)
+        return compare_dense(scores["before"], scores["after"], self.calibrator.abbreviation)
 
     @torch.no_grad()
     def _outputs_and_labels(self, data: Any, batch_size: int) -> tuple[Outputs, Tensor | None]:

@@ -172,9 +172,7 @@ def allocate_too_much() -> None:
 def test_too_little_memory_is_bad_input(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "simplexcal.cli.calibrate.read_source", lambda *_, **__: allocate_too_much()
-    )
+    monkeypatch.setattr("simplexcal.cli.calibrate.read_data", lambda *_, **__: allocate_too_much())
     assert "not enough memory" in error_of(capsys, CALIBRATE)
 
 
@@ -212,7 +210,7 @@ def raise_in_calibrate(monkeypatch: pytest.MonkeyPatch, error: Exception) -> Non
     def read_source(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("simplexcal.cli.calibrate.read_source", read_source)
+    monkeypatch.setattr("simplexcal.cli.calibrate.read_data", read_source)
 
 
 @pytest.mark.parametrize(

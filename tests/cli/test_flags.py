@@ -10,7 +10,7 @@ from helpers.command_line import error_of, simplexcal
 from simplexcal.cli import COMMANDS, _app
 from simplexcal.cli._flags import flags_of, name_flags
 
-SENTENCE = "`output`, `kind`, `network`, `batch_size`, `calibrator`, `labels` and `probs`."
+SENTENCE = "`output`, `kind`, `network`, `restart`, `calibrator`, `labels` and `probs`."
 
 
 def flags(command: str) -> dict[str, str]:
@@ -30,15 +30,15 @@ def test_every_option_has_its_own_flag(command: str) -> None:
     [
         (
             "predict",
-            "--output, --kind, --model, `batch_size`, CALIBRATOR, `labels` and `probs`.",
+            "--output, --kind, --model, `restart`, CALIBRATOR, `labels` and `probs`.",
         ),
         (
             "evaluate",
-            "`output`, --kind, --model, `batch_size`, --calibrator, `labels` and `probs`.",
+            "`output`, --kind, --model, `restart`, --calibrator, `labels` and `probs`.",
         ),
         (
             "score",
-            "--output, --kind, --model, --batch-size, CALIBRATOR, `labels` and `probs`.",
+            "--output, --kind, --model, --restart, CALIBRATOR, `labels` and `probs`.",
         ),
     ],
 )
@@ -65,7 +65,7 @@ def test_an_error_of_the_library_names_flags(
     def read_source(*_: object, **__: object) -> None:
         raise ValueError("Pass `kind`, or `network`, not `mixup`.")
 
-    monkeypatch.setattr("simplexcal.cli.calibrate.read_source", read_source)
+    monkeypatch.setattr("simplexcal.cli.calibrate.read_data", read_source)
     error = error_of(capsys, "calibrate val.npz -o net.safetensors")
     assert error == "Pass --kind, or --model, not --mixup.\n"
 

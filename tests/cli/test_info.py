@@ -8,6 +8,7 @@ import pytest
 from helpers.command_line import error_of, simplexcal
 
 from simplexcal import CalibrationCard
+from simplexcal.cli._dense import DenseOptions
 from simplexcal.cli._inputs import read_evaluation_inputs
 from simplexcal.io import load_calibrator
 
@@ -73,7 +74,7 @@ def test_class_names_in_the_data_are_stored_and_used_again(folder: Path) -> None
     assert calibrator.facts.class_names == ("red", "green", "blue")
     np.savez(folder / "part.npz", logits=arrays["logits"][:200], labels=arrays["labels"][:200])
     part = read_evaluation_inputs(
-        folder / "part.npz", None, [folder / "named.safetensors"], None, {}
+        folder / "part.npz", None, [folder / "named.safetensors"], None, {}, DenseOptions()
     )
     assert part.class_names == ("red", "green", "blue")
 

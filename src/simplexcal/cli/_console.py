@@ -104,6 +104,8 @@ def stderr_is_tty() -> bool:
 def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _finite(x) for name, x in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(x) for x in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

@@ -1,6 +1,7 @@
 """Reads what a command works on: saved outputs, or raw inputs that a network is run on."""
 
-from collections.abc import Iterable, Sequence
+import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,18 +11,29 @@ from torch import Tensor
 
 from simplexcal._validation import check_labels, warn_caller
 from simplexcal.backbone import Backbone
-from simplexcal.calibrators import CALIBRATORS, Calibrator, Uncalibrated
+from simplexcal.calibrators import Calibrator, Uncalibrated
+from simplexcal.cli._dense import (
+    DenseEvaluationInputs,
+    DenseMethods,
+    DenseOptions,
+    DensePredictions,
+    DenseSource,
+    maps_as_they_are,
+    rows_of,
+)
+from simplexcal.cli._matching import file_name, load_matching, required_labels, unused_name
+from simplexcal.dense import is_dense
 from simplexcal.io import load_calibrator
 from simplexcal.io._columns import Array, Names
 from simplexcal.io._kinds import KINDS, OUTPUTS, PREDICTIONS
-from simplexcal.io.native import check_fingerprint
 from simplexcal.io.tables import (
     Inputs,
     Table,
+    array_names,
     find_kind,
     read_inputs,
     read_named_inputs,
-    read_outputs,
+    read_outputs_or_maps,
     read_predictions,
 )
 from simplexcal.mixup import (
@@ -36,8 +48,11 @@ from simplexcal.network_spec import NetworkSpec, load_backbone, reraise_as_input
 from simplexcal.onnx import OnnxNetwork
 from simplexcal.onnx.network import extract_outputs
 from simplexcal.thresholds import Threshold
-from simplexcal.types import Prediction
+from simplexcal.types import Prediction, class_dim
 
+BATCH_SIZE = 256
+N_PROBED = 8  # inputs that tell what a network returns
+BESIDE = {"labels", "label", "images", "class_names", "id"}  # arrays that no network takes
 Stored = dict[str, list[Threshold]]  # thresholds by the name of their method
 SAVED = {"logits", "probs", "features"}  # arrays of saved outputs alone
 
@@ -52,12 +67,14 @@ class Source:
         backbone: The network of --model, or None for saved outputs.
         inputs: The inputs that the network was run on, a tensor or, where there are several, a
             dict of them; None for saved outputs.
+        is_dense: Whether the outputs are those of a sample of tokens or pixels.
     """
 
     path: Path
     table: Table
     backbone: Backbone | OnnxNetwork | None = None
     inputs: Any = None
+    is_dense: bool = False
 
     @property
     def labels(self) -> Tensor:
@@ -67,7 +84,7 @@ class Source:
             ValueError: The file holds none, or wrong ones.
         """
         n, n_classes = self.table.outputs.logits.shape
-        return check_labels(_required(self.path, self.table.labels), n, n_classes)
+        return check_labels(required_labels(self.path, self.table.labels), n, n_classes)
 
     @property
     def fingerprint(self) -> str | None:
@@ -111,15 +128,7 @@ class Source:
         Raises:
             ValueError: The calibrator is for another network or another number of classes.
         """
-        calibrator, header = load_calibrator(path)
-        if self.backbone is not None:
-            check_fingerprint(header, self.backbone, path)
-        n_classes = self.table.outputs.n_classes
-        if calibrator.n_classes != n_classes:
-            raise ValueError(
-                f"'{path}' is for {calibrator.n_classes} classes; '{self.path}' has {n_classes}."
-            )
-        return str(header["method"]), calibrator
+        return load_matching(path, self.path, self.table.outputs.n_classes, self.backbone)
 
     def predictions(
         self, calibrators: Sequence[Path], thresholds: Stored, *, must_be_new: bool = False
@@ -147,13 +156,18 @@ class Source:
                 if must_be_new:
                     raise ValueError(flattering)
                 warn_caller(flattering)
-            name = _unused_name(method, path, found)
+            name = unused_name(method, path, found)
             found[name] = calibrator(outputs)
             if calibrator.thresholds:
                 thresholds[name] = list(calibrator.thresholds.values())
         return found
 
     def _input_mixup(self) -> Mixup:
+        if self.is_dense:
+            raise ValueError(
+                "--mixup must be features or logits for a network that classifies each token or "
+                "pixel: a mixed input has no single pair of classes at each position."
+            )
         if self.backbone is None or self.inputs is None:
             raise ValueError(
                 "--mixup inputs needs the network itself: give --model, or mix features."
@@ -189,34 +203,79 @@ def read_source(
     network: NetworkSpec | None,
     names: Names,
     *,
-    images: bool = False,
     progress: bool = False,
 ) -> Source:
-    """Read saved outputs; or read inputs and run a network on them.
+    """Read saved outputs; or read inputs and run a network on them. One class for each input.
 
     Args:
         path: The file to read.
         kind: "logits" or "probs"; None takes what the file holds, or an .onnx file gives.
         network: The network for inputs, None for saved outputs.
         names: What the file calls an array, where it has another name.
+        progress: Show the progress of the network.
+
+    Raises:
+        ValueError: Options for saved outputs are given with ``network``, the file is wrong, or the
+            network classifies each token or pixel.
+    """
+    source = read_data(path, kind, network, names, DenseOptions(), progress=progress)
+    if isinstance(source, DenseSource):
+        raise _not_for_positions(path)
+    return source
+
+
+def read_data(
+    path: Path,
+    kind: str | None,
+    network: NetworkSpec | None,
+    names: Names,
+    options: DenseOptions,
+    *,
+    images: bool = False,
+    progress: bool = False,
+) -> Source | DenseSource:
+    """Read what ``read_source`` does, or data of a network that classifies each token or pixel.
+
+    Args:
+        path: The file to read.
+        kind: "logits" or "probs"; None takes what the file holds, or an .onnx file gives.
+        network: The network for inputs, None for saved outputs.
+        names: What the file calls an array, where it has another name.
+        options: Options about tokens and pixels.
         images: Also read images.
         progress: Show the progress of the network.
 
     Raises:
         ValueError: Options for saved outputs are given with ``network``, or the file is wrong.
     """
+    is_onnx = network is not None and network.onnx_file is not None
+    if network is not None and is_onnx and not names.keys() & SAVED:
+        network = network._replace(kind=kind)
+    elif network is not None and (kind is not None or names.keys() & SAVED):
+        raise ValueError(
+            "--model takes raw inputs; --kind, --logits, --probs and --features are about "
+            "saved outputs. Leave out one or the other."
+        )
     if network is not None:
-        if network.onnx_file is not None and not names.keys() & SAVED:
-            return _run_network(path, network._replace(kind=kind), names, images, progress)
-        if kind is not None or names.keys() & SAVED:
-            raise ValueError(
-                "--model takes raw inputs; --kind, --logits, --probs and --features are about "
-                "saved outputs. Leave out one or the other."
-            )
-        return _run_network(path, network, names, images, progress)
+        source = _run_network(path, network, names, options, images=images, progress=progress)
+    else:
+        source = _read_saved(path, kind, names, options, images)
+    if isinstance(source, Source):
+        options.check_unused(path)
+    return source
+
+
+def _read_saved(
+    path: Path, kind: str | None, names: Names, options: DenseOptions, images: bool
+) -> Source | DenseSource:
     if kind is None:
         kind = find_kind(path, kinds=OUTPUTS, names=names)
-    return Source(path, read_outputs(path, kind, names=names, images=images))
+    found = read_outputs_or_maps(path, kind, names=names, images=images)
+    if isinstance(found, Table):
+        return Source(path, found)
+    backbone = Backbone(maps_as_they_are, probs=kind == "probs")
+    n_classes = found.inputs.shape[class_dim(found.inputs.dim() - 1)]
+    return DenseSource(path, backbone, {"maps": found.inputs}, found, options, n_classes)
 
 
 def read_evaluation_inputs(
@@ -225,18 +284,20 @@ def read_evaluation_inputs(
     calibrators: Sequence[Path],
     network: NetworkSpec | None,
     names: Names,
+    options: DenseOptions,
     *,
     images: bool = False,
     must_be_new: bool = False,
-) -> EvaluationInputs:
-    """Read predictions; or read outputs as ``read_source`` does and calibrate them.
+) -> EvaluationInputs | DenseEvaluationInputs:
+    """Read predictions; or read outputs as ``read_data`` does and calibrate them.
 
     Args:
         path: The file to read.
-        kind: "predictions", or what ``read_source`` takes; None takes what the file holds.
+        kind: "predictions", or what ``read_data`` takes; None takes what the file holds.
         calibrators: Calibrators to evaluate beside the network itself.
         network: The network for raw inputs.
         names: What the file calls an array, where it has another name.
+        options: Options about tokens and pixels.
         images: Also read images.
         must_be_new: Whether the data of a calibrator's fit are an error instead of a warning.
 
@@ -245,24 +306,37 @@ def read_evaluation_inputs(
     """
     if kind is None and network is None:
         kind = find_kind(path, kinds=KINDS, names=names)
-    if kind != PREDICTIONS:
-        source = read_source(path, kind, network, names, images=images)
-        thresholds: Stored = {}
-        predictions = source.predictions(calibrators, thresholds, must_be_new=must_be_new)
-        labels = _required(path, source.table.labels)
-        table = source.table
-        return EvaluationInputs(
-            predictions,
-            labels,
-            table.images,
-            table.class_names or _stored_names(calibrators),
-            thresholds,
-            table.ids,
-            source.fingerprint,
-        )
-    _check_alone(path, calibrators, network)
+    if kind == PREDICTIONS:
+        _check_alone(path, calibrators, network)
+        return _evaluation_of_predictions(path, names, options)
+    source = read_data(path, kind, network, names, options, images=images)
+    if isinstance(source, DenseSource):
+        class_names = source.given.class_names or _stored_names(calibrators)
+        return DenseMethods(source, source.calibrators(calibrators), class_names)
+    thresholds: Stored = {}
+    predictions = source.predictions(calibrators, thresholds, must_be_new=must_be_new)
+    labels = required_labels(path, source.table.labels)
+    table = source.table
+    return EvaluationInputs(
+        predictions,
+        labels,
+        table.images,
+        table.class_names or _stored_names(calibrators),
+        thresholds,
+        table.ids,
+        source.fingerprint,
+    )
+
+
+def _evaluation_of_predictions(
+    path: Path, names: Names, options: DenseOptions
+) -> EvaluationInputs | DensePredictions:
     prediction, known_labels = read_predictions(path, names=names)
-    return EvaluationInputs({_file_name(path): prediction}, _required(path, known_labels))
+    labels = required_labels(path, known_labels)
+    if is_dense(prediction.probs):
+        return DensePredictions(path, prediction, labels, options)
+    options.check_unused(path)
+    return EvaluationInputs({file_name(path): prediction}, labels)
 
 
 def _stored_names(calibrators: Sequence[Path]) -> tuple[str, ...] | None:
@@ -300,7 +374,8 @@ def read_unlabelled(
         return read_source(path, kind, network, names).predictions(calibrators, {})
     _check_alone(path, calibrators, network)
     prediction, _ = read_predictions(path, names=names)
-    return {_file_name(path): prediction}
+    check_is_of_inputs(path, prediction)
+    return {file_name(path): prediction}
 
 
 def pair_methods(
@@ -333,33 +408,98 @@ def _check_alone(path: Path, calibrators: Sequence[Path], network: NetworkSpec |
         )
 
 
-def _file_name(path: Path) -> str:
-    """Return what predictions of an unknown method are called: the name of their file."""
-    if path.stem in CALIBRATORS:
-        # The key of a method would be shown as that method, which the file need not hold.
-        return path.name
-    return path.stem
+def check_is_of_inputs(path: Path, prediction: Prediction) -> None:
+    """Raise ValueError if predictions are for tokens or pixels.
+
+    Args:
+        path: Their file.
+        prediction: The predictions.
+    """
+    if is_dense(prediction.probs):
+        raise _not_for_positions(path)
+
+
+def _not_for_positions(path: Path) -> ValueError:
+    return ValueError(
+        f"'{path}' is about tokens or pixels, and this command takes one class for each input. "
+        "calibrate, predict, evaluate and report take both."
+    )
 
 
 def _run_network(
-    path: Path, network: NetworkSpec, names: Names, images: bool, progress: bool
-) -> Source:
-    inputs: Any
-    if network.onnx_file is None:
-        given = read_inputs(path, names=names, images=images)
-        backbone = load_backbone(network)
-        inputs = as_network_input(backbone, given.inputs)
-    else:
-        backbone = load_backbone(network)
-        inputs, given = _onnx_inputs(path, backbone, names, images)
+    path: Path,
+    network: NetworkSpec,
+    names: Names,
+    options: DenseOptions,
+    *,
+    images: bool,
+    progress: bool,
+) -> Source | DenseSource:
+    backbone, inputs, given = _network_inputs(path, network, names, images)
+    n_classes = _classes_of_positions(path, backbone, inputs, given)
+    if n_classes is not None and isinstance(backbone, Backbone):
+        return DenseSource(path, backbone, inputs, given, options, n_classes)
     data = (inputs, _labels_or_zeros(given))
+    size = options.batch_size or BATCH_SIZE
     with reraise_as_input_error(f"the `inputs` of '{path}'"):
-        outputs, _ = extract_outputs(backbone, data, progress=progress)
+        outputs, _ = extract_outputs(backbone, data, batch_size=size, progress=progress)
     head = None
     if outputs.features is not None:
         head = backbone.head
     table = Table(outputs, given.labels, head, given.images, given.class_names, given.ids)
     return Source(path, table, backbone, inputs)
+
+
+def _classes_of_positions(
+    path: Path, backbone: Backbone | OnnxNetwork, inputs: Any, given: Inputs
+) -> int | None:
+    """Return the number of classes of each token or pixel; None of a network of whole inputs.
+
+    Raises:
+        ValueError: Such a network, and labels that are not one for each input.
+    """
+    labels = given.labels
+    if labels is not None and labels.dim() == 1:
+        return None
+    with reraise_as_input_error(f"the `inputs` of '{path}'"):
+        outputs = backbone(rows_of(inputs, slice(N_PROBED)))
+    if backbone.is_dense:
+        return int(outputs.n_classes)
+    if labels is not None:
+        raise ValueError(
+            f"'{path}': `labels` must have shape ({len(labels)},), one class for each input, as "
+            f"the network returns; got {tuple(labels.shape)}."
+        )
+    return None
+
+
+def _network_inputs(
+    path: Path, network: NetworkSpec, names: Names, images: bool
+) -> tuple[Backbone | OnnxNetwork, Any, Inputs]:
+    """Return a network and its inputs, by name where there are several."""
+    if network.onnx_file is not None:
+        onnx_network = load_backbone(network)
+        return onnx_network, *_onnx_inputs(path, onnx_network, names, images)
+    held = set(array_names(path))
+    if "inputs" not in names and not held & {"inputs", *SAVED}:
+        backbone = load_backbone(network)
+        parts = [name for name in _parameters(backbone) if name in held - BESIDE]
+        if parts:
+            by_name, given = read_named_inputs(path, parts, names=names, images=images)
+            inputs = {name: as_network_input(backbone, x) for name, x in by_name.items()}
+            return backbone, inputs, given
+    given = read_inputs(path, names=names, images=images)
+    backbone = load_backbone(network)
+    own = as_network_input(backbone, given.inputs)
+    first, *others = _parameters(backbone) or ["inputs"]
+    if given.attention_mask is None or "attention_mask" not in others:
+        return backbone, own, given
+    return backbone, {first: own, "attention_mask": given.attention_mask}, given
+
+
+def _parameters(backbone: Backbone | OnnxNetwork) -> list[str]:
+    """Return the names of what a PyTorch network takes."""
+    return list(inspect.signature(backbone.net.forward).parameters)
 
 
 def _onnx_inputs(path: Path, network: Any, names: Names, images: bool) -> tuple[Any, Inputs]:
@@ -388,21 +528,3 @@ def as_network_input(backbone: Backbone | OnnxNetwork, inputs: Tensor) -> Tensor
     if inputs.dtype == torch.float64:
         return backbone.as_input(inputs.numpy())
     return inputs
-
-
-def _unused_name(method: str, path: Path, used: Iterable[str]) -> str:
-    """Return the method's name, with as much of the path as makes it unique."""
-    for name in (method, f"{method} ({path.stem})"):
-        if name not in used:
-            return name
-    return f"{method} ({path})"
-
-
-def _required(path: Path, labels: Tensor | None) -> Tensor:
-    """Return the true classes of a file, which must hold them."""
-    if labels is None:
-        raise ValueError(
-            f"'{path}' holds no true classes, which are needed here. Add an array `labels`, "
-            "in .csv and .parquet a column `label`; or name them with --labels."
-        )
-    return labels

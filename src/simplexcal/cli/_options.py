@@ -9,7 +9,9 @@ from typing import Annotated
 
 import typer
 
+from simplexcal._validation import check_count
 from simplexcal.calibrators import CALIBRATORS
+from simplexcal.cli._dense import DenseOptions
 from simplexcal.io._atomic import check_output_path
 from simplexcal.io._columns import Names
 from simplexcal.network_spec import NetworkSpec
@@ -139,6 +141,17 @@ ToleranceOption = Annotated[
     float,
     typer.Option(help="An ECE up to this hardly matters in practice; 0.01 is 1 %."),
 ]
+IgnoreOption = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--ignore-index",
+        help="A label of tokens or pixels that do not count; repeatable. By default -100 and 255.",
+    ),
+]
+BatchSizeOption = Annotated[
+    int | None,
+    typer.Option(help="Inputs that the network takes at a time."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
@@ -175,6 +188,29 @@ def network_spec(
             "--onnx-output and --onnx-features belong to a network: give --model FILE.onnx too."
         )
     return None
+
+
+def dense_options(
+    ignore_index: list[int] | None = None,
+    batch_size: int | None = None,
+    max_positions: int | None = None,
+) -> DenseOptions:
+    """Return what the options say about tokens and pixels.
+
+    Args:
+        ignore_index: The values of --ignore-index.
+        batch_size: The value of --batch-size.
+        max_positions: The value of --max-positions.
+
+    Raises:
+        ValueError: A number is less than 1.
+    """
+    for name, value in (("batch_size", batch_size), ("max_positions", max_positions)):
+        if value is not None:
+            check_count(name, value)
+    if not ignore_index:
+        return DenseOptions(None, batch_size, max_positions)
+    return DenseOptions(tuple(ignore_index), batch_size, max_positions)
 
 
 def onnx_file(network: NetworkSpec | None) -> Path | None:

@@ -11,12 +11,15 @@ from torch import Tensor
 
 from simplexcal.calibrators import CALIBRATORS, Calibrator, SimplexTemperatureScaling
 from simplexcal.cli._console import echo_result, stderr_is_tty
-from simplexcal.cli._inputs import Source, read_source
+from simplexcal.cli._dense import DenseSource
+from simplexcal.cli._inputs import Source, read_data
 from simplexcal.cli._options import (
+    BatchSizeOption,
     DataArgument,
     FeaturesOption,
     HeadOption,
     IdOption,
+    IgnoreOption,
     JsonOption,
     LabelsOption,
     LogitsOption,
@@ -31,12 +34,14 @@ from simplexcal.cli._options import (
     WeightsOption,
     check_files,
     check_seed,
+    dense_options,
     given_names,
     network_spec,
     onnx_file,
 )
 from simplexcal.facts import Facts, FitFacts
 from simplexcal.io import save_calibrator
+from simplexcal.io.tables import Table
 from simplexcal.metrics import nll
 from simplexcal.mixup import Mixup
 from simplexcal.network_spec import NetworkSpec
@@ -66,6 +71,12 @@ def calibrate(
     output_name: OnnxOutputOption = None,
     features_name: OnnxFeaturesOption = None,
     mixup: MixupOption = MixupKind.features,
+    ignore_index: IgnoreOption = None,
+    batch_size: BatchSizeOption = None,
+    max_positions: Annotated[
+        int | None,
+        typer.Option(help="Tokens or pixels that the fit learns from; by default 50000."),
+    ] = None,
     seed: Annotated[int, typer.Option(callback=check_seed, help="Seed of all randomness.")] = 0,
     json: JsonOption = False,
 ) -> None:
@@ -89,6 +100,9 @@ def calibrate(
         output_name: Output of an .onnx file to calibrate.
         features_name: Tensor of an .onnx file that its last linear layer takes.
         mixup: What Multi-Mixup mixes, for methods that use it.
+        ignore_index: Labels of tokens or pixels that do not count.
+        batch_size: Inputs that the network takes at a time.
+        max_positions: Most tokens or pixels that the fit learns from.
         seed: Seed of the generator.
         json: Print JSON instead of text.
     """
@@ -97,7 +111,10 @@ def calibrate(
     start = time.perf_counter()
     progress = stderr_is_tty()
     names = given_names(logits=logits, probs=probs, labels=labels, features=features, id=ids)
-    source = read_source(data, kind, network, names, progress=progress)
+    options = dense_options(ignore_index, batch_size, max_positions)
+    source = _source_of_fit(
+        read_data(data, kind, network, names, options, progress=progress), progress
+    )
     outputs = source.table.outputs
     targets = source.labels
     calibrator = CALIBRATORS[method]()
@@ -118,13 +135,29 @@ def calibrate(
     }
     fit = calibrator.facts.fit or FitFacts(len(targets))
     fit = replace(fit, nll_before=record["nll_before"], nll_after=record["nll_after"])
+    noun = "inputs"
+    if source.is_dense:
+        noun = "tokens or pixels"
+        fit = replace(fit, noun="positions")
     calibrator.facts = Facts(fit, class_names=source.table.class_names)
     _write(calibrator, output, source)
     record["seconds"] = time.perf_counter() - start
-    text = _describe(record)
+    text = _describe(record, noun)
     if isinstance(source.backbone, OnnxNetwork):
         text += f"\nIt reads {source.backbone.describe()}."
     echo_result(text, record, json)
+
+
+def _source_of_fit(source: Source | DenseSource, progress: bool) -> Source:
+    """Return the outputs that the fit learns from: of tokens or pixels, a sample."""
+    if isinstance(source, Source):
+        return source
+    outputs, labels = source.sample(progress)
+    head = None
+    if outputs.features is not None:
+        head = source.backbone.head
+    table = Table(outputs, labels, head, class_names=source.given.class_names)
+    return Source(source.path, table, source.network, source.inputs, is_dense=True)
 
 
 def _suffixes(network: NetworkSpec | None) -> list[str]:
@@ -138,7 +171,8 @@ def _write(calibrator: Calibrator, output: Path, source: Source) -> None:
     if output.suffix == ".onnx" and isinstance(source.backbone, OnnxNetwork):
         append_calibrator(source.backbone, calibrator, output)
     else:
-        save_calibrator(calibrator, output, fingerprint=source.fingerprint)
+        fingerprint = source.fingerprint
+        save_calibrator(calibrator, output, fingerprint=fingerprint, is_dense=source.is_dense)
 
 
 def list_methods() -> str:
@@ -165,10 +199,10 @@ def _nll(probs: Tensor, labels: Tensor) -> float:
     return float(nll(probs, labels))
 
 
-def _describe(record: dict[str, Any]) -> str:
+def _describe(record: dict[str, Any], noun: str) -> str:
     template = (
-        "{output}: {method} on {n} inputs of {n_classes} classes, {seconds:.1f} s.\n"
-        "NLL on these inputs: {nll_before:.4f} before, {nll_after:.4f} after.\n"
+        "{output}: {method} on {n} {noun} of {n_classes} classes, {seconds:.1f} s.\n"
+        "NLL on these {noun}: {nll_before:.4f} before, {nll_after:.4f} after.\n"
         "Next, on other data: simplexcal evaluate DATA --calibrator {output}"
     )
-    return template.format(**record)
+    return template.format(**record, noun=noun)

@@ -1,6 +1,7 @@
 """``simplexcal evaluate``."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -9,14 +10,17 @@ import typer
 from simplexcal import evaluation
 from simplexcal._validation import check_fraction
 from simplexcal.cli._console import echo_result
+from simplexcal.cli._dense import describe_dense
 from simplexcal.cli._inputs import EvaluationInputs, read_evaluation_inputs
 from simplexcal.cli._options import (
+    BatchSizeOption,
     CalibratorOption,
     DataArgument,
     DataKindOption,
     FeaturesOption,
     HeadOption,
     IdOption,
+    IgnoreOption,
     JsonOption,
     LabelsOption,
     LogitsOption,
@@ -27,10 +31,11 @@ from simplexcal.cli._options import (
     ToleranceOption,
     WeightsOption,
     check_files,
+    dense_options,
     given_names,
     network_spec,
 )
-from simplexcal.comparison import compare, evaluation_facts
+from simplexcal.comparison import Comparison, compare, compare_dense, evaluation_facts
 from simplexcal.evaluation import Evaluation, wrap
 from simplexcal.io import load_calibrator
 from simplexcal.io.native import save_again
@@ -53,6 +58,8 @@ def evaluate(
     head: HeadOption = None,
     output_name: OnnxOutputOption = None,
     features_name: OnnxFeaturesOption = None,
+    ignore_index: IgnoreOption = None,
+    batch_size: BatchSizeOption = None,
     tolerance: ToleranceOption = TOLERANCE,
     save: Annotated[
         bool, typer.Option("--save", help="Store the figures in the file of the one --calibrator.")
@@ -78,6 +85,8 @@ def evaluate(
         head: Name of the network's last linear layer.
         output_name: Output of an .onnx file to calibrate.
         features_name: Tensor of an .onnx file that its last linear layer takes.
+        ignore_index: Labels of tokens or pixels that do not count.
+        batch_size: Inputs that the network takes at a time.
         tolerance: An ECE up to this does not matter in practice.
         save: Store the figures in the calibrator's file, for its card.
         json: Print JSON instead of text.
@@ -90,7 +99,18 @@ def evaluate(
         )
     network = network_spec(model, weights, head, output_name, features_name)
     names = given_names(logits=logits, probs=probs, labels=labels, features=features, id=ids)
-    inputs = read_evaluation_inputs(data, kind, calibrators, network, names, must_be_new=save)
+    options = dense_options(ignore_index, batch_size)
+    inputs = read_evaluation_inputs(
+        data, kind, calibrators, network, names, options, must_be_new=save
+    )
+    if not isinstance(inputs, EvaluationInputs):
+        scores = inputs.scores()
+        text, record = describe_dense(inputs, scores, check_fraction("tolerance", tolerance))
+        if save:
+            before, after = scores.values()
+            text += _store(calibrators[0], partial(compare_dense, before, after))
+        echo_result(text, record, json)
+        return
     evaluations = {
         name: evaluation.evaluate(prediction, inputs.labels)
         for name, prediction in inputs.predictions.items()
@@ -99,18 +119,18 @@ def evaluate(
     table = evaluation.tabulate(evaluations)
     text = f"{table}\n\n{wrap(evaluation.LEGEND)}\n\n{wrap(f'Verdict: {verdict}')}"
     if save:
-        _store(calibrators[0], inputs)
-        text += f"\nStored in {calibrators[0]}."
+        first, last = inputs.predictions.values()
+        text += _store(calibrators[0], partial(compare, first, last, inputs.labels))
     echo_result(text, {"methods": as_records(evaluations), "verdict": verdict}, json)
 
 
-def _store(path: Path, inputs: EvaluationInputs) -> None:
-    """Store the figures of a calibrator in its file."""
+def _store(path: Path, comparison: Callable[[str], Comparison]) -> str:
+    """Store the figures of a calibrator in its file, and return a line that says so."""
     calibrator, header = load_calibrator(path)
-    before, after = inputs.predictions.values()
-    found = compare(before, after, inputs.labels, calibrator.abbreviation, N_BINS)
+    found = comparison(calibrator.abbreviation)
     calibrator.keep_evaluation(evaluation_facts(found, N_BINS))
     save_again(calibrator, header, path)
+    return f"\nStored in {path}."
 
 
 def _verdict(

@@ -6,8 +6,10 @@ from typing import Annotated, Any
 import typer
 
 from simplexcal.cli._console import echo_result, stderr_is_tty
-from simplexcal.cli._inputs import read_source
+from simplexcal.cli._dense import DenseSource
+from simplexcal.cli._inputs import read_data
 from simplexcal.cli._options import (
+    BatchSizeOption,
     CalibratorArgument,
     DataArgument,
     FeaturesOption,
@@ -23,10 +25,11 @@ from simplexcal.cli._options import (
     ProbsOption,
     WeightsOption,
     check_files,
+    dense_options,
     given_names,
     network_spec,
 )
-from simplexcal.io.tables import WRITERS, write_predictions
+from simplexcal.io.tables import WRITERS, check_holds_maps, write_predictions
 
 
 def predict(
@@ -46,12 +49,14 @@ def predict(
     head: HeadOption = None,
     output_name: OnnxOutputOption = None,
     features_name: OnnxFeaturesOption = None,
+    batch_size: BatchSizeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Write calibrated predictions.
 
     Of every input: predicted class, confidence, uncertainties and calibrated probabilities; and
-    whether it is accepted, where the calibrator has thresholds.
+    whether it is accepted, where the calibrator has thresholds. Of a network of tokens or pixels
+    they are maps, in .npz or .safetensors.
 
     Args:
         calibrator: File of the calibrator.
@@ -68,15 +73,22 @@ def predict(
         head: Name of the network's last linear layer.
         output_name: Output of an .onnx file to calibrate.
         features_name: Tensor of an .onnx file that its last linear layer takes.
+        batch_size: Inputs that the network takes at a time.
         json: Print JSON instead of text.
     """
     check_files(output, list(WRITERS), calibrator, data, weights)
     network = network_spec(model, weights, head, output_name, features_name)
     names = given_names(logits=logits, probs=probs, labels=labels, features=features, id=ids)
-    source = read_source(data, kind, network, names, progress=stderr_is_tty())
+    options = dense_options(batch_size=batch_size)
+    source = read_data(data, kind, network, names, options, progress=stderr_is_tty())
     method, fitted = source.load(calibrator)
-    prediction = fitted(source.table.outputs)
-    write_predictions(output, prediction, ids=source.table.ids, labels=source.table.labels)
+    if isinstance(source, DenseSource):
+        check_holds_maps(output)
+        prediction = source.predict(fitted)
+        write_predictions(output, prediction, ids=source.given.ids, labels=source.labels)
+    else:
+        prediction = fitted(source.table.outputs)
+        write_predictions(output, prediction, ids=source.table.ids, labels=source.table.labels)
     n = len(prediction)
     mean = float(prediction.confidence.mean())
     text = f"{output}: {n} predictions by {method}, with a mean confidence of {100 * mean:.1f} %."

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from simplexcal.cli._console import echo_result
+from simplexcal.cli._dense import write_dense_report
 from simplexcal.cli._inputs import (
     EvaluationInputs,
     pair_methods,
@@ -14,12 +15,14 @@ from simplexcal.cli._inputs import (
     read_unlabelled,
 )
 from simplexcal.cli._options import (
+    BatchSizeOption,
     CalibratorOption,
     DataArgument,
     DataKindOption,
     FeaturesOption,
     HeadOption,
     IdOption,
+    IgnoreOption,
     JsonOption,
     LabelsOption,
     LogitsOption,
@@ -30,6 +33,7 @@ from simplexcal.cli._options import (
     ToleranceOption,
     WeightsOption,
     check_files,
+    dense_options,
     given_names,
     network_spec,
 )
@@ -60,6 +64,8 @@ def report(
         Path | None,
         typer.Option(help="A file of out-of-distribution outputs; it needs no labels."),
     ] = None,
+    ignore_index: IgnoreOption = None,
+    batch_size: BatchSizeOption = None,
     tolerance: ToleranceOption = TOLERANCE,
     json: JsonOption = False,
 ) -> None:
@@ -85,6 +91,8 @@ def report(
         features_name: Tensor of an .onnx file that its last linear layer takes.
         title: Title of the report.
         ood: Out-of-distribution data.
+        ignore_index: Labels of tokens or pixels that do not count.
+        batch_size: Inputs that the network takes at a time.
         tolerance: An ECE up to this does not matter in practice.
         json: Print JSON instead of text.
     """
@@ -92,7 +100,14 @@ def report(
     check_files(output, [".html"], data, weights, ood, *calibrators)
     network = network_spec(model, weights, head, output_name, features_name)
     names = given_names(logits=logits, probs=probs, labels=labels, features=features, id=ids)
-    inputs = read_evaluation_inputs(data, kind, calibrators, network, names, images=True)
+    options = dense_options(ignore_index, batch_size)
+    inputs = read_evaluation_inputs(data, kind, calibrators, network, names, options, images=True)
+    sources = _sources(data, ood, calibrators, model, weights, inputs.fingerprint)
+    if not isinstance(inputs, EvaluationInputs):
+        _check_no_ood(ood)
+        written = write_dense_report(inputs, output, title, sources, tolerance)
+        _echo(output, written.n_inputs, written.methods, json)
+        return
     write_report(
         output,
         inputs.predictions,
@@ -103,13 +118,22 @@ def report(
         title=title,
         ids=inputs.ids,
         ood=_read_ood(ood, inputs, kind, calibrators, network, names),
-        sources=_sources(data, ood, calibrators, model, weights, inputs.fingerprint),
+        sources=sources,
         tolerance=tolerance,
     )
-    n = len(inputs.labels)
-    methods = list(inputs.predictions)
+    _echo(output, len(inputs.labels), list(inputs.predictions), json)
+
+
+def _echo(output: Path, n: int, methods: list[str], json: bool) -> None:
     text = f"{output}: {n} inputs, {', '.join(methods)}.\nOpen it in a browser."
     echo_result(text, {"report": str(output), "n": n, "methods": methods}, json)
+
+
+def _check_no_ood(ood: Path | None) -> None:
+    if ood is not None:
+        raise ValueError(
+            "--ood is about whole inputs, and DATA are of tokens or pixels. Leave it out."
+        )
 
 
 def _read_ood(

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from simplexcal.cli._console import echo_result, stderr_is_tty
-from simplexcal.cli._inputs import Source, read_source
+from simplexcal.cli._inputs import Source, check_is_of_inputs, read_source
 from simplexcal.cli._options import (
     DataKindOption,
     FeaturesOption,
@@ -166,6 +166,7 @@ def _of_predictions(
     if kind is None:
         check_named(path, [PREDICTIONS])
     prediction, labels = read_predictions(path, names=names)
+    check_is_of_inputs(path, prediction)
     return find_prediction_threshold(prediction, labels, **promise)
 
 

@@ -84,16 +84,16 @@ class Columns(NamedTuple):
         dtype = np.result_type(x, np.float32)
         return torch.from_numpy(x.astype(dtype, copy=False))
 
-    def class_numbers(self, name: str, n: int) -> Tensor:
+    def class_numbers(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Return whole numbers as int64; a file may hold them as floats.
 
         The number of classes is not known here, so no range is checked.
 
         Args:
             name: The array.
-            n: How many numbers there must be.
+            shape: The shape that it must have.
         """
-        x = self.numbers(name, (n,))
+        x = self.numbers(name, shape)
         is_whole = x == np.floor(x)
         is_exact = np.abs(x.astype(np.float64)) < 2**53
         remedy = "Number the classes from 0."

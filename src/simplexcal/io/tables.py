@@ -8,7 +8,9 @@ Arrays (.npz, .safetensors, .pt): `logits` or `probs` (N, K); optional `features
 Rows (.parquet, .csv): columns `logit_0`, `logit_1`, … or `prob_0`, …; optional `feature_0`, …,
 `label`, `id`; in .parquet also one column `logits`, `probs` or `features` of lists. One array
 (.npy, or a .pt file of one tensor) has no name: it is that which is asked for, `logits`, `probs` or
-`inputs`. Where a file has another name for an array, ``names`` says so: {"labels": "y"}; in rows
+`inputs`. Of a network that classifies each token or pixel, `logits` and `probs` are (N, T, K) or
+(N, K, H, W), `labels` (N, T) or (N, H, W), and `attention_mask` (N, T) is optional. Where a file
+has another name for an array, ``names`` says so: {"labels": "y"}; in rows
 also {"logits": "z_"} for columns `z_0`, `z_1`, ….
 
 Predictions have `probs`, `predicted` (the network's class), `confidence`, where there are any
@@ -31,6 +33,7 @@ import torch
 from torch import Tensor, nn
 
 from simplexcal._validation import check_probs, warn_caller
+from simplexcal.dense import is_dense, label_shape, to_rows
 from simplexcal.io._atomic import atomic_write
 from simplexcal.io._columns import (
     STEMS,
@@ -53,7 +56,7 @@ from simplexcal.io._npz import (
     read_safetensors,
     safetensors_bytes,
 )
-from simplexcal.types import Outputs, Prediction
+from simplexcal.types import Outputs, Prediction, class_dim
 
 Reader = Callable[[Path, Sequence[str], Names], Columns]
 Writer = Callable[[Mapping[str, Array]], bytes]
@@ -104,10 +107,11 @@ class Inputs:
 
     Args:
         inputs: The inputs, (N, …), in their own dtype.
-        labels: The true classes, (N,).
+        labels: The true classes, (N,); or one for each token or pixel, (N, T) or (N, H, W).
         images: Pictures of the inputs, in uint8; read only if they were asked for.
         class_names: A name for each class.
         ids: A key for each row, integers or text.
+        attention_mask: Tokens with 0 do not count, (N, T).
     """
 
     inputs: Tensor
@@ -115,6 +119,7 @@ class Inputs:
     images: Tensor | None = None
     class_names: tuple[str, ...] | None = None
     ids: Array | None = None
+    attention_mask: Tensor | None = None
 
 
 def check_suffix(path: str | Path, formats: Iterable[str] = READERS) -> str:
@@ -167,6 +172,19 @@ def check_named(path: str | Path, kinds: Sequence[str], *, names: Names | None =
     return columns
 
 
+def array_names(path: str | Path) -> Sequence[str]:
+    """Return the names of the arrays in a file.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ValueError: If the file cannot be read.
+        OSError: If the file cannot be opened.
+    """
+    return _read(path, [], None).array_names
+
+
 def read_outputs(
     path: str | Path,
     kind: str,
@@ -187,6 +205,38 @@ def read_outputs(
         TypeError: If an array is of another type.
         OSError: If the file cannot be opened.
     """
+    return _table(_read_outputs(path, kind, names, images), kind)
+
+
+def read_outputs_or_maps(
+    path: str | Path,
+    kind: str,
+    *,
+    names: Names | None = None,
+    images: bool = False,
+) -> Table | Inputs:
+    """Read a network's outputs, as maps where it classifies each token or pixel.
+
+    Maps are inputs too: those of a function that returns them as they are.
+
+    Args:
+        path: The file.
+        kind: "logits" or "probs": the array to take.
+        names: What the file calls an array, where it has another name.
+        images: Whether to read the pictures too.
+
+    Raises:
+        ValueError: If the file is malformed or lacks the array.
+        TypeError: If an array is of another type.
+        OSError: If the file cannot be opened.
+    """
+    columns = _read_outputs(path, kind, names, images)
+    if columns.arrays[kind].ndim > 2:
+        return _maps(columns, kind)
+    return _table(columns, kind)
+
+
+def _read_outputs(path: str | Path, kind: str, names: Names | None, images: bool) -> Columns:
     check_kind(kind, OUTPUTS)
     other = "probs"
     if kind == "probs":
@@ -195,6 +245,30 @@ def read_outputs(
     columns = _read(path, wanted, names)
     remedy = f'Pass `kind="{other}"` if they are what you mean.'
     _check_present(columns, kind, other, remedy)
+    return columns
+
+
+def _maps(columns: Columns, kind: str) -> Inputs:
+    """Return logits or probabilities of positions, with what their file holds beside them."""
+    maps = columns.floats(kind)
+    shape = label_shape(maps)
+    found = _beside(maps, columns)
+    if found.labels is not None and found.labels.shape not in (shape, (shape[0], 1, *shape[1:])):
+        raise ValueError(
+            f"'{columns.path}': `labels` must have shape {shape}, for `{kind}` {tuple(maps.shape)} "
+            "with the classes in dimension 1 of maps (N, K, H, W) and last of tokens (N, T, K); "
+            f"got {tuple(found.labels.shape)}. Save both of one size."
+        )
+    if "features" in columns:
+        warn_caller(
+            f"'{columns.path}': `features` of tokens or pixels are not read, so λ(x) is learned "
+            "from mixed logits. To use them, pass `network` and its inputs."
+        )
+    return found
+
+
+def _table(columns: Columns, kind: str) -> Table:
+    """Return outputs for N inputs, with what their file holds beside them."""
     outputs = _outputs(columns, kind)
     n = len(outputs)
     return Table(
@@ -265,12 +339,14 @@ def read_named_inputs(
 def _beside(inputs: Tensor, columns: Columns) -> Inputs:
     """Return inputs with what their file holds beside them."""
     n = len(inputs)
+    labels = _labels_of_any_shape(columns, n)
     return Inputs(
         inputs,
-        labels=_labels(columns, n),
+        labels=labels,
         images=_images(columns, n),
         class_names=_class_names(columns),
         ids=_ids(columns, n),
+        attention_mask=_attention_mask(columns, n, labels),
     )
 
 
@@ -279,7 +355,8 @@ def read_predictions(
 ) -> tuple[Prediction, Tensor | None]:
     """Read predictions that ``write_predictions`` wrote, and the labels, or None.
 
-    Without an array `predicted`, the predicted class is the likeliest.
+    Those for tokens or pixels are maps, as they were written. Without an array `predicted`, the
+    predicted class is the likeliest.
 
     Args:
         path: The file.
@@ -293,16 +370,22 @@ def read_predictions(
     columns = _read(path, ["probs", "predicted", *UNCERTAINTIES, "accepted", "labels"], names)
     _check_present(columns, "probs", "logits", "Calibrate them first: simplexcal predict.")
     probs = columns.floats("probs")
+    rows = probs
+    if is_dense(probs):
+        rows = to_rows(probs)
     with _naming(columns.path):
-        check_probs(probs)
-    n = len(probs)
-    label = probs.argmax(-1)
+        check_probs(rows)
+    shape = label_shape(probs)
+    label = probs.argmax(class_dim(len(shape)))
     if "predicted" in columns:
-        label = columns.class_numbers("predicted", n)
-        _check_predicted(columns.path, label, probs.shape[1])
-    uncertainties = {name: columns.floats(name, (n,)) for name in UNCERTAINTIES if name in columns}
-    accepted = _accepted(columns, n)
-    return Prediction(probs, label, **uncertainties, accepted=accepted), _labels(columns, n)
+        label = columns.class_numbers("predicted", shape)
+        _check_predicted(columns.path, label, rows.shape[1])
+    uncertainties = {name: columns.floats(name, shape) for name in UNCERTAINTIES if name in columns}
+    prediction = Prediction(probs, label, **uncertainties, accepted=_accepted(columns, len(probs)))
+    labels = None
+    if "labels" in columns:
+        labels = columns.class_numbers("labels", shape)
+    return prediction, labels
 
 
 def write_predictions(
@@ -313,6 +396,8 @@ def write_predictions(
 ) -> None:
     """Write predictions, whole or not at all.
 
+    Those for tokens or pixels are written as maps, in the formats that hold arrays.
+
     Args:
         path: The file; its suffix tells the format.
         prediction: The predictions.
@@ -320,13 +405,15 @@ def write_predictions(
         labels: The true classes.
 
     Raises:
-        ValueError: If the suffix is unknown, an argument has another number of rows, or a
-            confidence is not finite.
+        ValueError: If the suffix is unknown or that of rows where there are maps, an argument has
+            another number of rows, or a confidence is not finite.
         TypeError: If the keys are of another type, or of one that the format cannot hold.
         OSError: If the file cannot be written.
     """
     path = Path(path)
     suffix = check_suffix(path, WRITERS)
+    if is_dense(prediction.probs):
+        check_holds_maps(path)
     _check_confidence(prediction)
     tensors = {"labels": labels, "predicted": prediction.label, "confidence": prediction.confidence}
     tensors |= {name: getattr(prediction, name) for name in UNCERTAINTIES}
@@ -337,21 +424,34 @@ def write_predictions(
         arrays["id"] = np.asarray(ids)
     arrays |= {name: x.detach().cpu().numpy() for name, x in tensors.items() if x is not None}
     columns = Columns(path, arrays, [], [])
-    n = len(prediction)
+    shape = tuple(prediction.label.shape)
     for name in arrays:
-        if name != "probs":
-            columns.check_shape(name, (n,))
-    known_ids = _ids(columns, n)
+        if name not in ("probs", "id"):
+            columns.check_shape(name, shape)
+    known_ids = _ids(columns, len(prediction))
     if suffix == ".csv" and known_ids is not None:
         _warn_of_formulas(path, known_ids)
     atomic_write(path, WRITERS[suffix](arrays))
+
+
+def check_holds_maps(path: Path) -> None:
+    """Raise ValueError if a format holds rows, and so no maps of tokens or pixels.
+
+    Args:
+        path: The file.
+    """
+    if path.suffix.lower() in ROW_FORMATS:
+        raise ValueError(
+            f"'{path}' must end in .npz or .safetensors for predictions of tokens or pixels; "
+            f"{path.suffix} holds one row for each input."
+        )
 
 
 def _check_confidence(prediction: Prediction) -> None:
     """Raise ValueError if a confidence is not finite, which it is where logits overflow."""
     finite = prediction.confidence.isfinite()
     if not bool(finite.all()):
-        i = int(finite.int().argmin())
+        i = int(finite.logical_not().nonzero()[0, 0])
         raise ValueError(
             f"The confidence of the prediction in row {i} counted from 0 is not finite: logits or "
             "features are too large. Mend or drop such rows."
@@ -380,7 +480,7 @@ def _row_formats() -> Any:
 
 def _optional(images: bool) -> list[str]:
     """Return the names of what outputs and inputs may come with."""
-    names = ["labels", "class_names", "id"]
+    names = ["labels", "class_names", "id", "attention_mask"]
     if images:
         names.append("images")
     return names
@@ -454,17 +554,38 @@ def _describe(name: str, suffix: str) -> str:
 def _check_predicted(path: Path, label: Tensor, n_classes: int) -> None:
     outside = (label < 0) | (label >= n_classes)
     if bool(outside.any()):
-        i = int(outside.int().argmax())
+        i = int(outside.nonzero()[0, 0])
         raise ValueError(
             f"'{path}': `predicted` must lie in 0..{n_classes - 1} for {n_classes} columns of "
-            f"probs; found {int(label[i])} in row {i}."
+            f"probs; found {int(label[outside][0])} in row {i}."
         )
 
 
 def _labels(columns: Columns, n: int) -> Tensor | None:
     if "labels" not in columns:
         return None
-    return columns.class_numbers("labels", n)
+    return columns.class_numbers("labels", (n,))
+
+
+def _labels_of_any_shape(columns: Columns, n: int) -> Tensor | None:
+    """Return one label for each input, or for each of its positions."""
+    if "labels" not in columns:
+        return None
+    return columns.class_numbers("labels", (n, *columns.arrays["labels"].shape[1:]))
+
+
+def _attention_mask(columns: Columns, n: int, labels: Tensor | None) -> Tensor | None:
+    """Return the attention mask, which has the shape of labels of tokens."""
+    if "attention_mask" not in columns:
+        return None
+    shape = (n, *columns.arrays["attention_mask"].shape[1:])
+    if labels is not None and labels.dim() == 2:
+        shape = tuple(labels.shape)
+    mask = columns.arrays["attention_mask"]
+    if mask.dtype.kind == "b":
+        columns.check_shape("attention_mask", shape)
+        return torch.tensor(mask).long()
+    return torch.from_numpy(columns.numbers("attention_mask", shape))
 
 
 def _accepted(columns: Columns, n: int) -> Tensor | None:

@@ -284,7 +284,8 @@ class OnnxNetwork:
         if sum(size > 1 for size in values.shape[1:]) > 1:
             raise ValueError(
                 f"'{self.path}': {self.reading.tensor!r} must have shape (N, K), one row for each "
-                f"input; got {values.shape}. Name another output with `output_name`."
+                f"input; got {values.shape}. Name another output with `output_name`. Pixels and "
+                "tokens are calibrated with a PyTorch network, or a function that runs this file."
             )
         return torch.from_numpy(values).flatten(1)
 

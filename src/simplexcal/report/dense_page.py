@@ -106,6 +106,11 @@ class DenseReport:
         self._examples = _Examples()
         self._digest = hashlib.sha256()
 
+    @property
+    def methods(self) -> list[str]:
+        """The names of the methods, known from the first batch on."""
+        return list(self._names)
+
     @torch.no_grad()
     def add(
         self,
@@ -332,7 +337,7 @@ class DenseReport:
             "focus": focus,
             "titles": titles,
             "descriptions": {name: method_description(name) for name in self._names},
-            "verdict": self._verdict(evaluations, titles[focus], tolerance),
+            "verdict": dense_verdict(self._scores, evaluations, focus, titles[focus], tolerance),
             "table": score_table(evaluations, tolerance),
             "tolerance": verdict.describe_tolerance(tolerance),
             "data": data,
@@ -361,22 +366,6 @@ class DenseReport:
                 "aurc": counts.aurc(),
             }
         return ChartData(tables, methods, None)
-
-    def _verdict(
-        self, evaluations: Mapping[str, DenseEvaluation], title: str, tolerance: float
-    ) -> Verdict:
-        focus = str(self.focus)
-        after = evaluations[focus]
-        if focus == UNCALIBRATED:
-            return verdict.assess(after, title, "This network", tolerance)
-        if UNCALIBRATED not in evaluations:
-            return verdict.assess(after, title, f"With {title}, this network", tolerance)
-        a = self._scores[UNCALIBRATED].image_sums()
-        b = self._scores[focus].image_sums()
-        ece = Change(*ece_change(a, b))
-        nll = Change(*mean_change(a.nll, b.nll, a.n.sum(1)))
-        both = verdict.Comparison(evaluations[UNCALIBRATED], after, ece, nll)
-        return verdict.compare(both, title, tolerance)
 
     def _shown(self, title: str, names: list[str]) -> Context | None:
         """Return the inputs that are shown, as the page needs them; None without any."""
@@ -413,6 +402,35 @@ class DenseReport:
         found["Fingerprint"] = f"{digest} (SHA-256 of predictions and labels, batch by batch)"
         found["Versions"] = versions()
         return found
+
+
+def dense_verdict(
+    scores: Mapping[str, DenseScores],
+    evaluations: Mapping[str, DenseEvaluation],
+    focus: str,
+    title: str,
+    tolerance: float,
+) -> Verdict:
+    """Return the verdict on a method, compared with the uncalibrated network where there is one.
+
+    Args:
+        scores: Scores of the same inputs by the name of their method.
+        evaluations: Evaluations by the same names.
+        focus: Name of the method that the verdict is about.
+        title: Its name on the page.
+        tolerance: An ECE up to this hardly matters in practice.
+    """
+    after = evaluations[focus]
+    if focus == UNCALIBRATED:
+        return verdict.assess(after, title, "This network", tolerance)
+    if UNCALIBRATED not in evaluations:
+        return verdict.assess(after, title, f"With {title}, this network", tolerance)
+    a = scores[UNCALIBRATED].image_sums()
+    b = scores[focus].image_sums()
+    ece = Change(*ece_change(a, b))
+    nll = Change(*mean_change(a.nll, b.nll, a.n.sum(1)))
+    both = verdict.Comparison(evaluations[UNCALIBRATED], after, ece, nll)
+    return verdict.compare(both, title, tolerance)
 
 
 class _Beside:

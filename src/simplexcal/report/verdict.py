@@ -184,12 +184,14 @@ def calibration_level(e: AnyEvaluation, tolerance: float) -> Level:
     """Return how large the calibration error is, beside chance and beside the tolerance.
 
     "slight" is an error beyond chance that may still be within the tolerance. "unknown" is an error
-    within chance, where chance alone gives large ones.
+    within chance, where chance alone gives large ones, or where one input does not tell chance.
 
     Args:
         e: An evaluation.
         tolerance: An ECE up to this does not matter in practice.
     """
+    if math.isnan(e.ece_floor_95):
+        return "unknown"
     if is_within_chance(e) and e.ece_floor_95 > max(WEAK, tolerance):
         return "unknown"
     if is_within_chance(e) or round(e.ece, 4) <= tolerance:
@@ -396,6 +398,8 @@ def _advise_more_inputs(e: AnyEvaluation) -> str:
 
 
 def _too_few(e: AnyEvaluation) -> str:
+    if e.n == 1:
+        return "One input is too few to tell whether the network is calibrated."
     return f"{_inputs(e)} are too few to tell whether the network is calibrated."
 
 
