@@ -40,6 +40,7 @@ ORDER = [
     "model",
     "accuracy_estimation",
     "sklearn",
+    "integrations",
     "network_spec",
     "scoring",
     "demo",
@@ -56,6 +57,10 @@ API = [
     "simplexcal.plots",
     "simplexcal.sklearn",
     "simplexcal.demo",
+    "simplexcal.integrations.huggingface",
+    "simplexcal.integrations.lightning",
+    "simplexcal.integrations.mlflow",
+    "simplexcal.integrations.torchmetrics",
 ]
 
 

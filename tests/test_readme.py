@@ -38,7 +38,9 @@ ILLUSTRATIONS = {
     "docs/results/third-party.md": "they are what scripts in examples/ have printed",
 }
 COMMANDS = [block for block in SHELL if block.startswith("simplexcal ")]
+LIBRARIES = ["huggingface", "lightning", "mlflow", "torchmetrics"]
 DOCUMENTED = ["", ".metrics", ".io", ".plots", ".onnx", ".sklearn", ".report", ".scoring", ".demo"]
+DOCUMENTED += [f".integrations.{name}" for name in LIBRARIES]
 
 
 def lines_of(blocks: list[str]) -> list[str]:
