@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.quick_heads import quick_heads
+from helpers.quick_branches import quick_branches
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -19,12 +19,12 @@ from simplexcal import (
     mixup,
 )
 from simplexcal._chunking import in_chunks, join
-from simplexcal.calibrators import Calibrator
+from simplexcal.calibrators import Calibrator, _likelihood_head_fit
 from simplexcal.calibrators import _branch_network as _branch
 from simplexcal.types import Outputs
 
 CHUNK = 150_000
-N, K = 1500, 150  # a training step of the head has 1200 rows, and each 48 hidden numbers
+N, K = 1500, 150  # more rows than a chunk or a training step has
 METHODS: dict[str, Callable[[], Calibrator]] = {
     "ts": TemperatureScaling,
     "ets": EnsembleTemperatureScaling,
@@ -71,7 +71,7 @@ def fit(make: Callable[[], Calibrator]) -> Calibrator:
 def make(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[], Calibrator]:
-    quick_heads(monkeypatch, 2)
+    quick_branches(monkeypatch, 2)
     simulate()
     return METHODS[request.param]
 
@@ -122,6 +122,8 @@ def test_no_fit_makes_an_array_larger_than_the_logits(
     monkeypatch.setitem(_chunking.CHUNK, "cpu", CHUNK)
     for module, name in ((mixup, "MAX_MATRIX"), (mixup, "MAX_AT_A_TIME"), (_branch, "MAX_POOL")):
         monkeypatch.setattr(module, name, 1200 * K)
+    # Each of these values has a row of about 70 numbers.
+    monkeypatch.setattr(_likelihood_head_fit, "N_FOR_CURVATURE", 2 * N)
     with Made() as made:
         calibrator = fit(make)
     largest = 1200 * K

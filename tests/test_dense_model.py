@@ -187,8 +187,7 @@ def test_masked_tokens_do_not_count(texts: Any) -> None:
 
 def quick_sts() -> SimplexTemperatureScaling:
     """Return STS with few steps."""
-    head = {"n_steps": 5, "n_margin_steps": 2}
-    return SimplexTemperatureScaling(n_steps=5, pool_size=200, head_settings=head)
+    return SimplexTemperatureScaling(n_steps=5, pool_size=200)
 
 
 @pytest.mark.parametrize("method", ["ts", "sts"])

@@ -33,8 +33,7 @@ def data(net: nn.Module) -> Data:
 
 @pytest.fixture(scope="module")
 def models(net: nn.Module, data: Data) -> dict[str, CalibratedModel]:
-    settings = {"n_steps": 10}
-    sts = SimplexTemperatureScaling(n_steps=5, pool_size=100, widths=(4,), head_settings=settings)
+    sts = SimplexTemperatureScaling(n_steps=5, pool_size=100, widths=(4,))
     methods = {**{name: METHODS[name]() for name in TRACED}, "sts": sts}
     return {name: calibrate(net, data, method) for name, method in methods.items()}
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from helpers.methods import METHODS, state
-from helpers.quick_heads import quick_heads
+from helpers.quick_branches import quick_branches
 from torch import Generator, Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
@@ -112,7 +112,7 @@ class Case(NamedTuple):
 def short_fits() -> Iterator[None]:
     """Shorten the one fit whose length is no setting; nothing here depends on its quality."""
     with pytest.MonkeyPatch.context() as patch:
-        quick_heads(patch, 10)
+        quick_branches(patch, 10)
         yield
 
 

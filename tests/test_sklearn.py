@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import sklearn
 import torch
-from helpers.quick_heads import quick_heads
+from helpers.quick_branches import quick_branches
 from hypothesis import given
 from hypothesis.extra.numpy import arrays
 from hypothesis.strategies import floats, integers, sampled_from, tuples
@@ -51,7 +51,7 @@ SHORT: dict[
 @pytest.fixture(autouse=True, scope="module")
 def _short_head() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        quick_heads(patch, 20)
+        quick_branches(patch, 20)
         yield
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from helpers.methods import METHODS, state
-from helpers.quick_heads import quick_heads
+from helpers.quick_branches import quick_branches
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -236,9 +236,9 @@ CASES: dict[str, Case] = {
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _quick_heads() -> Iterator[None]:
+def _quick_branches() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        quick_heads(patch, 10)
+        quick_branches(patch, 10)
         yield
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.methods import METHODS
-from helpers.quick_heads import quick_heads
+from helpers.quick_branches import quick_branches
 from torch import Generator, Tensor, nn
 
 from simplexcal import (
@@ -27,7 +27,7 @@ every_method = pytest.mark.parametrize("make", METHODS.values(), ids=METHODS)
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    quick_heads(monkeypatch, 10)
+    quick_branches(monkeypatch, 10)
 
 
 def simulate(dtype: torch.dtype) -> tuple[Outputs, Tensor, FeatureMixup]:

@@ -9,12 +9,20 @@ from hypothesis import given
 from hypothesis.strategies import floats, integers, sampled_from
 from torch import Generator, Tensor
 
-from simplexcal.calibrators import _head_fit
-from simplexcal.calibrators._additive_head import HeadSettings, LikelihoodHead, margin_of, shifted
-from simplexcal.calibrators._head_fit import (
+from simplexcal.calibrators import _likelihood_head_fit
+from simplexcal.calibrators._likelihood_head import (
+    HeadSettings,
+    LikelihoodHead,
+    keep_prediction,
+    margin_of,
+    ramps,
+    shifted,
+)
+from simplexcal.calibrators._likelihood_head_fit import (
     Curvature,
     Knots,
     Likelihood,
+    changes_of_slopes,
     find_knots,
     fit_head,
     group_bounds,
@@ -26,7 +34,7 @@ from simplexcal.calibrators._weights import normalise
 from simplexcal.calibrators.temperature import fit_log_temperature, jeffreys_weight
 
 ONE = torch.tensor(1.0)
-EACH = {"curve": 2.0, "margin": 3.0, "bias": 4.0, "confusion": 5.0, "slope": 6.0}
+EACH = {"curve": 2.0, "margin": 3.0, "top": 3.5, "bias": 4.0, "confusion": 5.0, "slope": 6.0}
 NONE = dict.fromkeys(EACH, 0.0)
 
 
@@ -85,6 +93,39 @@ def test_the_margin_of_a_tie_is_0() -> None:
     assert torch.equal(margin_of(depth, predicted), torch.tensor([0.0, 2.0]))
 
 
+def test_lengths_inside_segments_by_hand() -> None:
+    found = ramps(torch.tensor([0.5, 1.5, 9.0]), torch.tensor([0.0, 1.0, 3.0])).double()
+    lengths = found @ changes_of_slopes(3)
+    expected = torch.tensor([[0.5, 0.0, 0.0], [1.0, 0.5, 0.0], [1.0, 2.0, 6.0]])
+    torch.testing.assert_close(lengths, expected.double())
+
+
+def test_the_prediction_is_kept_by_hand() -> None:
+    probs = torch.tensor([[0.2, 0.5, 0.3], [0.1, 0.6, 0.3], [0.3, 0.4, 0.3]])
+    predicted = torch.tensor([[0], [0], [1]])
+    # The larger one and the predicted one meet half-way: the sum of the two stays.
+    expected = torch.tensor([[0.35, 0.35, 0.3], [0.35, 0.35, 0.3], [0.3, 0.4, 0.3]])
+    torch.testing.assert_close(keep_prediction(probs, predicted), expected)
+    assert torch.equal(keep_prediction(probs, predicted)[2], probs[2])
+
+
+@given(seed=integers(0, 2**31), k=integers(2, 8))
+def test_no_others_that_keep_the_prediction_are_closer(seed: int, k: int) -> None:
+    g = Generator().manual_seed(seed)
+    p = (2 * torch.randn(5, k, generator=g, dtype=torch.float64)).softmax(-1)
+    predicted = torch.randint(k, (5, 1), generator=g)
+    found = keep_prediction(p, predicted)
+    torch.testing.assert_close(found.sum(-1), torch.ones(5).double())
+    own = found.gather(-1, predicted)
+    assert bool((own >= found).all())
+    # The divergence is convex: a smaller one would show next to the minimum.
+    other = torch.rand(100, 5, k, generator=g, dtype=torch.float64)
+    other = other.scatter(-1, predicted.expand(100, 5, 1), other.amax(-1, keepdim=True))
+    other = other / other.sum(-1, keepdim=True)
+    near = found + 1e-3 * (other - found)
+    assert bool(((p * near.log()).sum(-1) <= (p * found.log()).sum(-1) + 1e-12).all())
+
+
 @given(
     seed=integers(0, 2**31),
     k=integers(2, 12),
@@ -94,7 +135,8 @@ def test_the_margin_of_a_tie_is_0() -> None:
 def test_no_parameters_change_the_prediction(seed: int, k: int, scale: float, size: float) -> None:
     g = Generator().manual_seed(seed)
     head = LikelihoodHead(k, HeadSettings())
-    for buffer in (head.bias, head.confusion, head.class_slope, head.predicted_slope):
+    terms = (head.top_changes, head.bias, head.confusion, head.class_slope, head.predicted_slope)
+    for buffer in terms:
         buffer.copy_(size * torch.randn(buffer.shape, generator=g))
     logits = scale * torch.randint(-3, 4, (20, k), generator=g).float()  # with many ties
     label = logits.argmax(-1)
@@ -148,18 +190,18 @@ def test_the_likelihood_is_that_of_the_predictions() -> None:
     write(head, theta, knots, likelihood)
     values, _ = likelihood.probabilities(likelihood.values(theta))
     found = head(logits.double(), logits.argmax(-1))
-    free = (values.argmax(0) == logits.argmax(-1)).nonzero().squeeze(1)  # nothing was raised
+    free = (values.argmax(0) == logits.argmax(-1)).nonzero().squeeze(1)  # nothing was to keep
     assert len(free) > 250
     torch.testing.assert_close(found[free], values.T[free], rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("k", [4, 30])
-def test_the_curvature_of_m_is_its_hessian(k: int) -> None:
+def test_the_curvature_of_the_functions_is_their_hessian(k: int) -> None:
     logits, labels = simulate(40, k)
     likelihood, _ = likelihood_of(logits, labels, max_classes=10, n_exact=4, n_segments=5)
     theta = random_theta(likelihood)
     found = Curvature(likelihood, theta, EACH)
-    n = likelihood.n_curve
+    n = likelihood.n_functions
     steps = 1e-5 * torch.eye(len(theta), dtype=torch.float64)
     hessian = torch.stack(
         [likelihood(theta + e, EACH)[1] - likelihood(theta - e, EACH)[1] for e in steps]
@@ -173,12 +215,14 @@ def test_the_curvature_of_m_is_its_hessian(k: int) -> None:
 def test_an_integer_weight_is_a_repeated_row(monkeypatch: pytest.MonkeyPatch) -> None:
     logits, labels = simulate(80, 5)
     times = torch.arange(80) % 4 + 1
-    monkeypatch.setattr(_head_fit, "jeffreys_weight", lambda n, k: 0.01)
+    monkeypatch.setattr(_likelihood_head_fit, "jeffreys_weight", lambda n, k: 0.01)
     weighted, knots = likelihood_of(logits, labels, normalise(times.double()))
     rows = (logits.repeat_interleave(times, 0), labels.repeat_interleave(times))
     repeated, other_knots = likelihood_of(*rows)
     for one, other in zip(
-        (knots.x, knots.margins), (other_knots.x, other_knots.margins), strict=True
+        (knots.x, knots.margins, knots.top),
+        (other_knots.x, other_knots.margins, other_knots.top),
+        strict=True,
     ):
         torch.testing.assert_close(one, other)
     theta = random_theta(weighted)
@@ -205,14 +249,19 @@ def test_groups_grow_by_a_quarter_and_end_with_the_last_class() -> None:
     assert len(group_bounds(21841, 16)) < 55
 
 
-@given(seed=integers(0, 2**31), k=integers(20, 60))
-def test_groups_hold_each_class_once(seed: int, k: int) -> None:
+@given(seed=integers(0, 2**31), k=integers(20, 60), has_ties=sampled_from([False, True]))
+def test_groups_hold_each_class_once(seed: int, k: int, has_ties: bool) -> None:
     logits, labels = simulate(30, k, seed)
+    if has_ties:
+        logits = logits.round()
     grouped = make_columns(logits, ONE, labels, None, HeadSettings(max_classes=10, n_exact=4))
     alone = make_columns(logits, ONE, labels, None, HeadSettings())
     torch.testing.assert_close(grouped.offset.exp().sum(0), torch.full((30,), k).double())
     own = alone.x.gather(0, alone.label.unsqueeze(0))
     torch.testing.assert_close(grouped.x.gather(0, grouped.label.unsqueeze(0)), own)
+    top = alone.x.gather(0, alone.top.unsqueeze(0))
+    torch.testing.assert_close(grouped.x.gather(0, grouped.top.unsqueeze(0)), top)
+    assert not grouped.offset.gather(0, grouped.top.unsqueeze(0)).any()  # a class of its own
     # The sum of e^x is exact up to the float32 in which x is sorted.
     total = (grouped.x + grouped.offset).logsumexp(0)
     torch.testing.assert_close(total, alone.x.logsumexp(0), rtol=1e-6, atol=1e-6)
@@ -233,14 +282,14 @@ def test_a_fit_to_groups_is_the_fit_to_all_classes() -> None:
 def test_the_fit_is_the_most_likely_one(monkeypatch: pytest.MonkeyPatch) -> None:
     logits, labels = simulate(500, 4)
     seen: list[tuple[Likelihood, Tensor, dict[str, float]]] = []
-    original = _head_fit._minimise
+    original = _likelihood_head_fit._minimise
 
     def recorded(likelihood: Likelihood, start: Tensor, curvature: Curvature, *rest: Any) -> Tensor:
         found = original(likelihood, start, curvature, *rest)
         seen.append((likelihood, found, curvature.precisions))
         return found
 
-    monkeypatch.setattr(_head_fit, "_minimise", recorded)
+    monkeypatch.setattr(_likelihood_head_fit, "_minimise", recorded)
     fitted(logits, labels)
     likelihood, theta, precisions = seen[-1]
     value, _ = likelihood(theta, precisions)
@@ -265,6 +314,22 @@ def test_classes_that_are_overstated_are_put_right(seed: int) -> None:
     ours = nll(head(z[test], z[test].argmax(-1)), labels[test])
     assert plain - best > 0.02
     assert ours - best < 0.5 * (plain - best)  # The prediction itself must stay.
+
+
+def test_a_margin_that_is_overstated_is_put_right() -> None:
+    g = Generator().manual_seed(0)
+    truth = 2 * torch.randn(8000, 6, generator=g)
+    labels = truth.softmax(-1).multinomial(1, generator=g).squeeze(1)
+    values, classes = truth.topk(2, -1)
+    wider = values[:, :1] + values[:, :1] - values[:, 1:]
+    logits = truth.scatter(-1, classes[:, :1], wider)
+    fit = slice(0, 4000)
+    test = slice(4000, None)
+    best = nll(truth[test].softmax(-1), labels[test])
+    plain = nll(logits[test].softmax(-1), labels[test])
+    found = fitted(logits[fit], labels[fit])(logits[test], logits[test].argmax(-1))
+    assert plain - best > 0.1
+    assert nll(found, labels[test]) - best < 0.05 * (plain - best)
 
 
 def test_labels_that_follow_the_softmax_leave_it_nearly_unchanged() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.quick_heads import quick_heads
+from helpers.quick_branches import quick_branches
 from torch import Generator, Tensor, nn
 
 import simplexcal as sc
@@ -23,7 +23,7 @@ def present(prediction: Prediction) -> list[Tensor]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    quick_heads(monkeypatch, 10)
+    quick_branches(monkeypatch, 10)
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@ from itertools import repeat
 
 import pytest
 import torch
-from helpers.quick_heads import quick_heads
+from helpers.quick_branches import quick_branches
 from torch import nn
 
 from simplexcal.calibrators._optim import minimise
@@ -15,7 +15,7 @@ def test_autocast_around_a_fit_does_not_change_it(
 ) -> None:
     # Autocast keeps its bfloat16 copies of the weights until its end, so training inside it would
     # see the first ones.
-    quick_heads(monkeypatch, 20)
+    quick_branches(monkeypatch, 20)
     logits = 3 * torch.randn(300, 5, generator=generator)
     labels = (logits / 2).softmax(-1).multinomial(1, generator=generator).squeeze(1)
     plain, cast = SimplexTemperatureScaling(), SimplexTemperatureScaling()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.methods import METHODS
-from helpers.quick_heads import quick_heads
+from helpers.quick_branches import quick_branches
 from hypothesis import given
 from hypothesis.strategies import integers
 from torch import Generator, Tensor
@@ -18,12 +18,7 @@ from simplexcal import (
     SimplexTemperatureScaling,
     TemperatureScaling,
 )
-from simplexcal.calibrators._likelihood_head import (
-    HeadSettings,
-    LikelihoodHead,
-    _one_standard_error,
-)
-from simplexcal.calibrators._weights import effective_number, normalise, weighted_mean, weighted_std
+from simplexcal.calibrators._weights import effective_number, normalise, weighted_mean
 from simplexcal.calibrators.ensemble import EnsembleTemperatureScaling
 from simplexcal.calibrators.temperature import fit_log_temperature
 
@@ -41,7 +36,7 @@ every_weighted = pytest.mark.parametrize("make", WEIGHTED.values(), ids=WEIGHTED
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    quick_heads(monkeypatch, 10)
+    quick_branches(monkeypatch, 10)
 
 
 def simulate(n: int, k: int, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -126,59 +121,12 @@ def test_weights_move_the_fit_towards_the_inputs_that_count(
     assert confidence[0] < confidence[1] - 0.05
 
 
-def test_the_objective_of_the_head_is_that_of_repeated_rows(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    logits, labels = simulate(60, 3)
-    times = torch.arange(60) % 3 + 1
-    losses = []
-
-    def all_rows(fold: Tensor, n_folds: int, *_: object) -> list[tuple[Tensor]]:
-        return [(torch.arange(len(fold)).expand(n_folds, -1),)]
-
-    def record(loss: Callable[..., Tensor], batches: Any, *_: object, **__: object) -> None:
-        losses.append(loss(*batches[0]).item())
-
-    monkeypatch.setattr("simplexcal.calibrators._likelihood_head.fold_batches", all_rows)
-    monkeypatch.setattr("simplexcal.calibrators._likelihood_head.minimise", record)
-    weights = normalise(times.double())
-    repeated = (logits.repeat_interleave(times, 0), labels.repeat_interleave(times))
-    heads = []
-    for (z, y), w in (((logits, labels), weights), (repeated, None)):
-        head = LikelihoodHead(3, HeadSettings())
-        head.fit(z, torch.tensor(1.0), y, w, Generator().manual_seed(0), False)
-        heads.append(head)
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-    torch.testing.assert_close(heads[0].statistics_mean, heads[1].statistics_mean)
-
-
-def test_weighted_moments_by_hand() -> None:
-    # Weights 1 and 3 of the values 0 and 4: mean 3, variance 3; n = 16/10, so that the correction
-    # is 1.6/0.6.
+def test_a_weighted_mean_by_hand() -> None:
+    # Weights 1 and 3 of the values 0 and 4: n = 16/10.
     weights = normalise(torch.tensor([1.0, 3.0], dtype=torch.float64))
     values = torch.tensor([0.0, 4.0], dtype=torch.float64)
     assert effective_number(2, weights) == pytest.approx(1.6)
     assert weighted_mean(values, weights).item() == pytest.approx(3)
-    assert weighted_std(values, weights).item() == pytest.approx((3 * 1.6 / 0.6) ** 0.5)
-
-
-@given(seed=integers(0, 2**31), n=integers(2, 40))
-def test_the_standard_deviation_of_nearly_equal_weights_is_the_plain_one(seed: int, n: int) -> None:
-    g = Generator().manual_seed(seed)
-    values = torch.randn(n, generator=g, dtype=torch.float64)
-    weights = 1 + 1e-9 * torch.rand(n, generator=g, dtype=torch.float64)
-    weights[0] = 2 - weights[1]
-    found = weighted_std(values, normalise(weights))
-    torch.testing.assert_close(found, values.std(), rtol=1e-7, atol=1e-9)
-
-
-def test_one_standard_error_of_weighted_gains_by_hand() -> None:
-    # Of 20 gains 19 are 1, and their mean 0.9 is far above its standard error √(0.2/20) = 0.1. With
-    # a weight of 19, the one gain of -1 takes the mean to 0.
-    scores = torch.tensor([[0.0] * 20, [1.0] * 19 + [-1.0]], dtype=torch.float64)
-    weights = torch.tensor([1.0] * 19 + [19.0], dtype=torch.float64)
-    assert _one_standard_error(scores) == 1
-    assert _one_standard_error(scores, normalise(weights)) == 0
 
 
 @pytest.mark.parametrize("method", ["none", "pts", "adats", "dirichlet-ts", "paper"])

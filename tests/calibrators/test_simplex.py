@@ -1,12 +1,9 @@
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from helpers.quick_heads import quick_heads
-from hypothesis import given
-from hypothesis.strategies import floats, integers, sampled_from
+from helpers.quick_branches import quick_branches
 from torch import Generator, Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
@@ -17,15 +14,8 @@ from simplexcal import (
     SimplexTemperatureScaling,
     TemperatureScaling,
 )
-from simplexcal.calibrators import _branch_network, _likelihood_head
+from simplexcal.calibrators import _branch_network
 from simplexcal.calibrators._branch_network import Branch, MemberBatch, negative_log_density
-from simplexcal.calibrators._likelihood_head import (
-    HeadSettings,
-    LikelihoodHead,
-    scale_margin,
-    statistics,
-)
-from simplexcal.calibrators._line_search import golden_section
 from simplexcal.calibrators.base import Task
 from simplexcal.calibrators.temperature import fit_log_temperature, jeffreys_weight
 from simplexcal.metrics import ece
@@ -53,8 +43,8 @@ def synthetic(
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few steps for the head, where its quality does not matter."""
-    quick_heads(monkeypatch, 20)
+    """Few steps for the branch, where its quality does not matter."""
+    quick_branches(monkeypatch, 20)
 
 
 def nll(probs: Tensor, labels: Tensor) -> float:
@@ -211,14 +201,6 @@ def test_each_beta_needs_a_fit() -> None:
 # --- the head -------------------------------------------------------------------------------------
 
 
-def test_statistics_by_hand() -> None:
-    z = torch.tensor([[0.0, 2.0]])
-    p = 1 / (1 + torch.tensor(-2.0).exp())
-    entropy = -(p * p.log() + (1 - p) * (1 - p).log())
-    expected = torch.stack([torch.tensor(2.0), (-p.log()).log(), entropy, torch.tensor(1.0)])
-    torch.testing.assert_close(statistics(z, 10)[0], expected)
-
-
 def test_the_default_has_a_better_likelihood_than_one_temperature() -> None:
     # half of the inputs are far over-confident, half are right: no single T mends both
     _, outputs, labels = synthetic(4000, 6, sharpness=1.0)
@@ -253,43 +235,15 @@ def test_an_underconfident_network_is_sharpened() -> None:
     assert nll(sts(outputs).probs, labels) < nll(outputs.logits.softmax(-1), labels)
 
 
-def test_the_scaled_margin_by_hand() -> None:
-    z, double = torch.tensor([[3.0, 1.0, 0.0]]), torch.tensor([2.0]).log()
-    torch.testing.assert_close(scale_margin(z, double), torch.tensor([[5.0, 1.0, 0.0]]))
-    torch.testing.assert_close(scale_margin(z, -double), torch.tensor([[2.0, 1.0, 0.0]]))
-    assert torch.equal(scale_margin(z, torch.zeros(1)), z)
-    tied = torch.tensor([[1.0, 4.0, 4.0]])
-    assert torch.equal(scale_margin(tied, double), tied)
-    torch.testing.assert_close(
-        scale_margin(z.expand(2, 5, 3), double.expand(2, 5)),
-        torch.tensor([5.0, 1.0, 0.0]).expand(2, 5, 3),
-    )
-
-
-@given(
-    seed=integers(0, 2**31),
-    k=integers(2, 12),
-    scale=sampled_from([1e-6, 1.0, 1e4]),
-    eta=floats(-7, 7),
-)
-def test_no_margin_changes_the_prediction_or_the_other_classes(
-    seed: int, k: int, scale: float, eta: float
-) -> None:
-    z = 5 + scale * torch.randn(
-        20, k, generator=torch.Generator().manual_seed(seed)
-    )  # small margins beside large logits
-    moved, label = scale_margin(z, torch.full((20,), eta)), z.argmax(-1, keepdim=True)
-    assert torch.equal(moved.gather(1, label), moved.amax(-1, keepdim=True))
-    assert torch.equal(moved.scatter(1, label, 0.0), z.scatter(1, label, 0.0))
-
-
 def test_a_confidence_that_is_wrong_by_itself_is_put_right() -> None:
     # the margin is overstated, all else is right: no temperature can mend the one without spoiling
     # the other
     g = torch.Generator().manual_seed(0)
     truth = 2 * torch.randn(8000, 6, generator=g)
     labels = torch.multinomial(truth.softmax(-1), 1, generator=g).squeeze(1)
-    outputs = Outputs(scale_margin(truth, torch.full((8000,), 0.7)))
+    values, classes = truth.topk(2, -1)
+    margin = values[:, :1] - values[:, 1:]
+    outputs = Outputs(truth.scatter(-1, classes[:, :1], values[:, 1:] + 2 * margin))
     fit, test = slice(0, 4000), slice(4000, None)
     sts = SimplexTemperatureScaling().fit(
         outputs[fit], labels[fit], generator=torch.Generator().manual_seed(0)
@@ -304,74 +258,6 @@ def test_a_confidence_that_is_wrong_by_itself_is_put_right() -> None:
     prediction = sts(outputs[test])
     gap = prediction.confidence.mean() - (prediction.label == labels[test]).float().mean()
     assert gap.abs() < 4 * 0.5 / 4000**0.5  # four standard errors, at most
-
-
-@pytest.mark.usefixtures("quick")
-def test_the_margin_offset_is_the_most_likely_one_on_held_out_folds(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    _, outputs, labels = synthetic(300, 3)
-    offsets: list[float] = []
-
-    def on_a_grid(function: Callable[[float], float], low: float, high: float, steps: int) -> float:
-        width = (high - low) / 80
-        values = [function(low + i * width) for i in range(81)]
-        curvature = (
-            max(a - 2 * b + c for a, b, c in zip(values, values[1:], values[2:], strict=False))
-            / width**2
-        )
-        found = golden_section(function, low, high, steps)
-        assert (
-            function(found) <= min(values) + curvature / 2 * 0.005**2
-        )  # it may be 0.005 off, and no more
-        offsets.append(found)
-        return found
-
-    monkeypatch.setattr(_likelihood_head, "golden_section", on_a_grid)
-    sts = SimplexTemperatureScaling().fit(
-        Outputs(outputs.logits), labels, generator=torch.Generator().manual_seed(0)
-    )
-    assert sts.head_network is not None
-    assert offsets == [pytest.approx(float(sts.head_network.margin_offset))]
-    assert -2 < offsets[0] < 2
-
-
-@pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize(
-    "seed", [41, 61]
-)  # of 200, those where it did while the scores' mean was float32
-def test_rounding_as_on_another_device_does_not_move_the_margin_offset(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def rounded(*arguments: Any) -> Tensor:
-        scores = exact(*arguments)
-        return scores * (1 + 6e-8 * torch.randn(scores.shape, generator=noise))
-
-    _, outputs, labels = synthetic(300, 3, seed)
-    exact, offsets = _likelihood_head._penalised_likelihood, []
-    for i in range(5):
-        noise = torch.Generator().manual_seed(i)
-        monkeypatch.setattr(_likelihood_head, "_penalised_likelihood", rounded if i else exact)
-        sts = SimplexTemperatureScaling().fit(
-            Outputs(outputs.logits), labels, generator=torch.Generator().manual_seed(0)
-        )
-        assert sts.head_network is not None
-        offsets.append(float(sts.head_network.margin_offset))
-    assert len(set(offsets)) == 1
-
-
-def test_a_head_shrunk_to_0_is_temperature_scaling() -> None:
-    logits = torch.randn(20, 7, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(
-        LikelihoodHead(7, HeadSettings())(logits).mean, logits.softmax(-1), rtol=0, atol=1e-4
-    )
-
-
-def test_trust_takes_the_one_standard_error() -> None:
-    flat = torch.zeros(100)
-    noisy = torch.randn(100, generator=torch.Generator().manual_seed(0)) * 5 + 0.1
-    assert _likelihood_head._one_standard_error(torch.stack([flat, noisy])) == 0
-    assert _likelihood_head._one_standard_error(torch.stack([flat, noisy, flat + 0.05])) == 2
 
 
 @pytest.mark.usefixtures("quick")
@@ -413,21 +299,15 @@ def test_the_temperature_is_fitted_with_half_an_error_more() -> None:
     assert float(sts.log_temperature) == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.usefixtures("quick")
 @pytest.mark.filterwarnings("ignore:All 60 inputs")
-@pytest.mark.parametrize(
-    ("prior_weight", "shrinkage"), [(jeffreys_weight, 0.0), (lambda n, k: 0.0, 1.0)]
-)
-def test_a_head_that_only_sharpens_is_shrunk(
-    prior_weight: Any, shrinkage: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # 60 inputs alike and all right: T with the prior is the best there is, but the likelihood alone
-    # would undo it
-    monkeypatch.setattr(_likelihood_head, "jeffreys_weight", prior_weight)
+def test_inputs_that_are_all_right_leave_temperature_scaling() -> None:
+    # 60 inputs alike: T with half an error more is the best there is.
     labels = torch.arange(60) % 3
-    sts = SimplexTemperatureScaling()
-    sts.fit(Outputs(2.0 * one_hot(labels)), labels, generator=torch.Generator().manual_seed(0))
-    assert sts.head_network is not None
-    assert sts.head_network.shrinkage == shrinkage
+    outputs = Outputs(2.0 * one_hot(labels))
+    sts = SimplexTemperatureScaling().fit(outputs, labels)
+    scaled = (outputs.logits / sts.log_temperature.exp()).softmax(-1)
+    torch.testing.assert_close(sts(outputs).probs, scaled, rtol=0, atol=1e-3)
 
 
 # --- the calibrator -------------------------------------------------------------------------------
@@ -573,7 +453,7 @@ def test_betas_must_be_positive() -> None:
 def test_classes_that_the_network_rules_out_do_not_matter(
     ruled_out: float, generator: Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quick_heads(monkeypatch, 50)
+    quick_branches(monkeypatch, 50)
     logits = 2 * torch.randn(300, 4, generator=generator)
     labels = (logits / 1.5).softmax(-1).multinomial(1, generator=generator).squeeze(1)
     out = (torch.rand(300, 4, generator=generator) < 0.2).scatter(1, labels.unsqueeze(1), False)
@@ -590,7 +470,7 @@ def test_classes_that_the_network_rules_out_do_not_matter(
 def test_a_class_at_minus_infinity_has_no_probability(
     generator: Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quick_heads(monkeypatch, 50)
+    quick_branches(monkeypatch, 50)
     logits = 2 * torch.randn(300, 4, generator=generator)
     labels = (logits / 1.5).softmax(-1).multinomial(1, generator=generator).squeeze(1)
     fitted = SimplexTemperatureScaling().fit(Outputs(logits), labels, generator=generator)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from helpers.methods import METHODS
-from helpers.quick_heads import quick_heads
+from helpers.quick_branches import quick_branches
 from hypothesis import given, settings
 from hypothesis.strategies import integers, sampled_from
 from scipy.stats import binomtest
@@ -29,7 +29,7 @@ LEARNERS = ["ts", "ets", "pts", "adats", "sts"]
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    quick_heads(monkeypatch, 10)
+    quick_branches(monkeypatch, 10)
 
 
 def simulate(n: int, k: int, seed: int, n_test: int = 0) -> tuple[Tensor, Tensor]:
@@ -172,14 +172,12 @@ def test_on_few_inputs_sts_is_no_worse_than_temperature_scaling() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_the_head_is_trained_from_four_inputs_in_a_fold_on() -> None:
-    trained = []
+def test_the_head_is_fitted_from_twelve_inputs_on() -> None:
+    fitted = []
     for n in (11, 12):
         logits, labels = simulate(n, 3, 1)
-        sts = SimplexTemperatureScaling(
-            n_steps=1, pool_size=100, widths=(4,), head_settings={"n_steps": 2}
-        )
+        sts = SimplexTemperatureScaling(n_steps=1, pool_size=100, widths=(4,))
         sts.fit(logits, labels)
         assert sts.head_network is not None
-        trained.append(bool(sts.head_network.hidden_weight.any()))
-    assert trained == [False, True]
+        fitted.append(bool(sts.head_network.bias.any()))
+    assert fitted == [False, True]

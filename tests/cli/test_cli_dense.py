@@ -10,7 +10,7 @@ import pytest
 import torch
 from helpers.command_line import error_of, simplexcal
 from helpers.dense_networks import Segmentation, Tagger
-from helpers.quick_heads import quick_heads
+from helpers.quick_branches import quick_branches
 from onnx import TensorProto, helper
 from torch import Generator, Tensor
 
@@ -85,7 +85,7 @@ def scene_tensors() -> tuple[Tensor, Tensor]:
 def test_pixels_from_a_network_as_in_the_library(
     method: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quick_heads(monkeypatch, 20)
+    quick_branches(monkeypatch, 20)
     images, labels = scene_tensors()
     model = sc.calibrate(Segmentation(), (images, labels), method, batch_size=8)
     fit = f"calibrate images.npz {SEGMENTATION} --method {method} -o net.safetensors"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.methods import METHODS
-from helpers.quick_heads import quick_heads
+from helpers.quick_branches import quick_branches
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Generator, Tensor, nn
@@ -68,7 +68,7 @@ def same(a: Prediction, b: Prediction) -> bool:
 def short_fits() -> Iterator[None]:
     """Shorten the one fit whose length is no setting; nothing here depends on its quality."""
     with pytest.MonkeyPatch.context() as patch:
-        quick_heads(patch, 10)
+        quick_branches(patch, 10)
         yield
 
 
@@ -400,7 +400,8 @@ def test_a_newer_format_asks_for_an_upgrade(saved: Path) -> None:
     edit(saved, format=FORMAT + 1)  # whose checksum may be another, too
     fails(
         saved,
-        "was written by a newer simplexcal, in format 4; this version reads format 3. "
+        f"was written by a newer simplexcal, in format {FORMAT + 1}; this version reads format "
+        f"{FORMAT}. "
         "Upgrade with pip .*",
     )
 

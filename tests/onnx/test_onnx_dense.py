@@ -43,8 +43,7 @@ class Tagger(nn.Module):
 
 def quick_sts() -> SimplexTemperatureScaling:
     """Return STS with few steps."""
-    head = {"n_steps": 5, "n_margin_steps": 2}
-    return SimplexTemperatureScaling(n_steps=5, pool_size=200, head_settings=head)
+    return SimplexTemperatureScaling(n_steps=5, pool_size=200)
 
 
 def run(path: Path, **inputs: Tensor) -> dict[str, Tensor]:

@@ -257,8 +257,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         x = torch.randn(16, 1, 8, 6)
         probs = (net(x) / 2).softmax(1).movedim(1, -1)
         labels = probs.reshape(-1, K).multinomial(1).view(16, 8, 6)
-    settings = {"n_steps": 5, "n_margin_steps": 2}
-    sts = SimplexTemperatureScaling(n_steps=5, pool_size=200, head_settings=settings)
+    sts = SimplexTemperatureScaling(n_steps=5, pool_size=200)
     model = calibrate(net, (x[:8], labels[:8]), sts)
     path = tmp_path_factory.mktemp("report") / "r.html"
     return model.write_report(path, (x[8:], labels[8:]), batch_size=3)

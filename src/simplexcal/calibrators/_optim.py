@@ -112,31 +112,6 @@ def row_batches(
         yield from order.to(device).split(batch_size)
 
 
-def fold_batches(
-    fold: Tensor,
-    n_folds: int,
-    batch_size: int,
-    generator: Generator | None,
-) -> Iterator[tuple[Tensor]]:
-    """Yield rows (F, n) forever: for each fold random rows that are not in it.
-
-    Args:
-        fold: Number of the fold of each row, (N,).
-        n_folds: F.
-        batch_size: Rows for each fold; at most N.
-        generator: Source of randomness.
-    """
-    others = [torch.nonzero(fold != f).squeeze(1) for f in range(n_folds)]
-    size = (min(batch_size, len(fold)),)
-    device = generator_device(generator)
-    while True:
-        batch = []
-        for rows in others:
-            drawn = torch.randint(len(rows), size, generator=generator, device=device)
-            batch.append(rows[drawn.to(rows.device)])
-        yield (torch.stack(batch),)
-
-
 def minimise(
     loss: Callable[..., Tensor],
     batches: Iterator[Sequence[Tensor]],

@@ -29,20 +29,6 @@ def weighted_mean(values: Tensor, weights: Tensor | None) -> Tensor:
     return torch.einsum("n,n...->...", weights.to(values.dtype), values)
 
 
-def weighted_std(values: Tensor, weights: Tensor | None) -> Tensor:
-    """Return the standard deviation over the first dimension, corrected for n - 1.
-
-    Args:
-        values: (N, ...).
-        weights: (N,), or None.
-    """
-    if weights is None:
-        return values.std(0)
-    n = effective_number(len(values), weights)
-    variance = weighted_mean((values - weighted_mean(values, weights)).square(), weights)
-    return (variance * (n / (n - 1))).sqrt()
-
-
 def effective_number(n: int, weights: Tensor | None) -> float:
     """Return how many inputs with equal weights tell as much: (Σw)² / Σw² (Kish 1965).
 

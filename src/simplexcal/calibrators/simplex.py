@@ -9,7 +9,8 @@ from torch import Tensor
 from simplexcal.calibrators._branch_calibrator import PAPER_BETAS, PAPER_WIDTHS, BranchCalibrator
 from simplexcal.calibrators._branch_network import Branch, MemberBatch, negative_log_density
 from simplexcal.calibrators._likelihood_head import HeadSettings, LikelihoodHead
-from simplexcal.calibrators._optim import divide_logits, floor_logits
+from simplexcal.calibrators._likelihood_head_fit import fit_head
+from simplexcal.calibrators._optim import divide_logits
 from simplexcal.calibrators._weights import effective_number
 from simplexcal.calibrators.base import Task
 from simplexcal.calibrators.temperature import fit_log_temperature, jeffreys_weight
@@ -22,11 +23,11 @@ class SimplexTemperatureScaling(BranchCalibrator):
     """Simplex Temperature Scaling (Esaki et al. 2024).
 
     Each input has one Concrete distribution. A likelihood head gives its mean, the calibrated
-    probabilities: from logit statistics it computes how to scale and soften the logits, trained by
-    the exact likelihood of the labels. A branch gives its temperature λ(x), trained on Multi-Mixup
-    samples. It reads the features or, without them, the logits. The location follows from both
-    (``Concrete.from_mean``). So the uncertainties belong to the probabilities:
-    aleatoric + mutual information = entropy of the probabilities.
+    probabilities: it adds up functions of the logits, fitted to the minimum of a convex loss, so it
+    has no seed. A branch gives its temperature λ(x), trained on Multi-Mixup samples. It reads the
+    features or, without them, the logits. The location follows from both (``Concrete.from_mean``).
+    So the uncertainties belong to the probabilities: aleatoric + mutual information = entropy of
+    the probabilities.
 
     Args:
         betas: Dirichlet concentrations of the mixup weights. One branch is trained for each; the
@@ -149,14 +150,7 @@ class SimplexTemperatureScaling(BranchCalibrator):
             logits, task.labels, prior_weight, self.head_settings.masked_margin, task.weights
         )
         self.log_temperature.fill_(log_temperature)
-        head.fit(
-            logits,
-            self.log_temperature.exp(),
-            task.labels,
-            task.weights,
-            task.generator,
-            task.progress,
-        )
+        fit_head(head, logits, self.log_temperature.exp(), task.labels, task.weights)
 
     def _warn_of_weak_data(self, task: Task) -> None:
         if self.likelihood_head:  # Otherwise λ comes from mixup samples alone.
@@ -197,8 +191,7 @@ class SimplexTemperatureScaling(BranchCalibrator):
         head = cast(LikelihoodHead, self.head_network)
         depth = self.head_settings.max_depth
         scaled = divide_logits(outputs.logits, self.log_temperature.exp(), depth)
-        likely: Concrete = head(floor_logits(scaled, depth))
-        return likely.mean
+        return cast(Tensor, head(scaled, outputs.label))
 
     def _temperature(self, outputs: Outputs) -> Tensor:
         """Return the branch's λ (N,)."""
@@ -215,8 +208,4 @@ class SimplexTemperatureScaling(BranchCalibrator):
 def _head_settings(given: HeadSettings | Mapping[str, Any] | None) -> HeadSettings:
     if isinstance(given, HeadSettings):
         return given
-    settings = dict(given or {})
-    for name, value in settings.items():
-        if isinstance(value, list):  # JSON has lists only.
-            settings[name] = tuple(value)
-    return HeadSettings(**settings)
+    return HeadSettings(**(given or {}))

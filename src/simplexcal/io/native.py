@@ -23,7 +23,7 @@ from simplexcal.io._atomic import atomic_write
 from simplexcal.thresholds import from_records
 from simplexcal.types import Outputs
 
-FORMAT = 3  # goes up when older versions of the library cannot read the file
+FORMAT = 4  # goes up when older versions of the library cannot read the file
 KEY = "simplexcal"  # of the header in the metadata
 # What the header of each kind of file must have.
 KEYS = {

@@ -1,9 +1,9 @@
 """The fit of the likelihood head: penalised maximum likelihood, in float64 on the CPU, no seed.
 
 The penalty is ½ Σ α θᵀPθ over the groups of parameters: the slopes of m, their changes with the
-margin, b, C, and v with u. Each precision α maximises the evidence of the labels (MacKay 1992): α =
-γ / θᵀPθ, where γ is the number of parameters of the group that the labels determine. With few
-labels γ is small, α large, and the head is close to temperature scaling.
+margin, the slopes of h, b, C, and v with u. Each precision α maximises the evidence of the labels
+(MacKay 1992): α = γ / θᵀPθ, where γ is the number of parameters of the group that the labels
+determine. With few labels γ is small, α large, and the head is close to temperature scaling.
 """
 
 from copy import copy
@@ -14,26 +14,29 @@ import torch
 from torch import Tensor
 
 from simplexcal._chunking import CHUNK
-from simplexcal.calibrators._additive_head import (
+from simplexcal.calibrators._lbfgs import minimise_convex
+from simplexcal.calibrators._likelihood_head import (
     N_CELLS,
     X_MIN,
     HeadSettings,
     LikelihoodHead,
     margin_of,
+    ramps,
     shifted,
 )
-from simplexcal.calibrators._lbfgs import minimise_convex
 from simplexcal.calibrators._optim import divide_logits
 from simplexcal.calibrators._weights import effective_number
 from simplexcal.calibrators.temperature import jeffreys_weight
 
 MIN_RANGE = 0.1  # of x between the first and the last knot
 MIN_GAP = 1e-3  # between two knots along the margin
+TOP_TAIL = 1e-3  # share of the margins beyond the last knot of h
 GROWTH = 1.25  # from one group of neighbouring logits to the next
 N_FOR_KNOTS = 2**20  # values of x, of which the knots are quantiles
 N_FOR_PRECISIONS = 2**19  # values of x, on which the precisions are found
-N_FOR_CURVATURE = 2**14  # values of x, of which the curvature of m is computed
-LEVEL = 0.01  # penalty of a slope of m, where that of the difference of two neighbours is 1
+N_FOR_CURVATURE = 2**14  # values of x, of which the curvature of m and h is computed
+FUNCTIONS = ("curve", "margin", "top")  # the groups that make m and h
+LEVEL = 0.01  # penalty of a slope, where that of the difference of two neighbours is 1
 MIN_PRECISION = 1e-3
 WALL = 10.0  # penalty of a slope below the smallest one, for each input
 ROUGH = 1e-2  # tolerance of a fit for the precisions, in nats over all inputs
@@ -47,6 +50,7 @@ class Columns(NamedTuple):
         x: Values of x, (G, N): one for each class, or one for each group of classes and the label.
         offset: Logarithm of the number of classes of a group, (G, N); -∞ if it is empty.
         label: Row of the label in x, (N,).
+        top: Row of the predicted class in x, (N,).
         margin: The top-1 margin s, (N,).
         predicted: The predicted class t, (N,).
         weight: Weight of each input, (N,), with the effective number of inputs as their sum.
@@ -55,6 +59,7 @@ class Columns(NamedTuple):
     x: Tensor
     offset: Tensor
     label: Tensor
+    top: Tensor
     margin: Tensor
     predicted: Tensor
     weight: Tensor
@@ -135,11 +140,11 @@ def make_columns(
     for z, y in rows:
         scaled = divide_logits(z.detach().cpu().double(), temperature.cpu(), settings.max_depth)
         parts.append(_columns_of_rows(scaled, y.cpu(), bounds, settings.max_depth))
-    x, offset, label, margin, predicted, known = (
+    x, offset, label, top, margin, predicted, known = (
         torch.cat(p, -1) for p in zip(*parts, strict=True)
     )
     relative = relative * effective_number(len(relative), relative) * known
-    return Columns(x, offset, label, margin, predicted, relative)
+    return Columns(x, offset, label, top, margin, predicted, relative)
 
 
 def group_bounds(n_classes: int, n_exact: int) -> list[int]:
@@ -172,22 +177,27 @@ def _columns_of_rows(
     x = shifted(z, masked)
     margin = margin_of(depth, predicted).clamp_max(max_depth)
     known = ~masked.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
-    rest = (margin, predicted.squeeze(-1), known)
+    predicted = predicted.squeeze(-1)
+    rest = (margin, predicted, known)
     if bounds is None:
         offset = torch.zeros_like(x).masked_fill(masked, -torch.inf)
         offset.scatter_(-1, labels.unsqueeze(-1), 0.0)  # The likelihood is finite.
-        return x.T, offset.T, labels, *rest
-    values, offset = _grouped(x.masked_fill(masked, -torch.inf), labels, bounds)
+        return x.T, offset.T, labels, predicted, *rest
+    is_right = labels == predicted
+    values, offset = _grouped(x.masked_fill(masked, -torch.inf), labels, is_right, bounds)
     label = torch.full_like(labels, len(bounds) - 1)
-    return values.T, offset.T, label, *rest
+    return values.T, offset.T, label, label * is_right, *rest
 
 
-def _grouped(x: Tensor, labels: Tensor, bounds: list[int]) -> tuple[Tensor, Tensor]:
+def _grouped(
+    x: Tensor, labels: Tensor, is_right: Tensor, bounds: list[int]
+) -> tuple[Tensor, Tensor]:
     """Return ln mean e^x and ln of the number of classes of each group, and last of the label.
 
     Args:
         x: (n, K), -∞ where the class is masked.
         labels: (n,), a group of its own, and in no other group.
+        is_right: Whether the label is the predicted class, which is else the first group, (n,).
         bounds: Where groups begin, in the order of x from the largest.
     """
     own = x.gather(-1, labels.unsqueeze(-1))
@@ -197,6 +207,7 @@ def _grouped(x: Tensor, labels: Tensor, bounds: list[int]) -> tuple[Tensor, Tens
     total = torch.stack([part.exp().sum(-1) for part in parts], -1)
     number = torch.stack([(part > -torch.inf).sum(-1) for part in parts], -1).double()
     rank = (x > own).sum(-1, keepdim=True)
+    rank = torch.maximum(rank, 1 - is_right.long().unsqueeze(-1))  # A tie is not the first.
     group = torch.bucketize(rank, torch.tensor(bounds[1:-1]), right=True)
     total.scatter_add_(-1, group, -own.exp())
     number.scatter_add_(-1, group, -torch.ones_like(own))
@@ -208,19 +219,21 @@ def _grouped(x: Tensor, labels: Tensor, bounds: list[int]) -> tuple[Tensor, Tens
 
 
 class Knots(NamedTuple):
-    """Where the slopes of m change.
+    """Where the slopes of m and h change.
 
     Attributes:
         low: The first knot along x.
         cell_width: Width of a cell of the table.
         cells: The knots along x, as numbers of cells from ``low``, (J + 1,).
         margins: The margins between whose slopes m is interpolated, (S,).
+        top: The knots of h, (L,).
     """
 
     low: Tensor
     cell_width: Tensor
     cells: Tensor
     margins: Tensor
+    top: Tensor
 
     @property
     def x(self) -> Tensor:
@@ -229,11 +242,11 @@ class Knots(NamedTuple):
 
 
 def find_knots(columns: Columns, settings: HeadSettings) -> Knots:
-    """Return the knots of m.
+    """Return the knots of m and h.
 
-    Along x they lie half-way between quantiles and equal distances, at the next cell of the table:
-    most values of x are of improbable classes, but those of probable ones matter most. Along the
-    margin they are quantiles.
+    Those of m lie half-way between quantiles of x and equal distances, at the next cell of the
+    table: most values of x are of improbable classes, but those of probable ones matter most. Along
+    the margin they are quantiles. The knots of h lie half-way again, from 0 on.
 
     Args:
         columns: The inputs.
@@ -254,7 +267,13 @@ def find_knots(columns: Columns, settings: HeadSettings) -> Knots:
     shares = (torch.arange(n_margins) + 0.5) / n_margins
     margins = weighted_quantiles(sample.margin, sample.weight, shares)
     margins = margins + MIN_GAP * torch.arange(n_margins)  # Equal margins become different ones.
-    return Knots(low, width, _apart(wanted), margins)
+    n_top = settings.n_top_segments
+    shares = (1 - TOP_TAIL) * torch.arange(n_top + 1) / n_top
+    top = weighted_quantiles(sample.margin, sample.weight, shares)
+    top = (top + torch.linspace(0, 1, n_top + 1) * top[-1]) / 2
+    top[0] = 0.0
+    top += MIN_GAP * torch.arange(n_top + 1)
+    return Knots(low, width, _apart(wanted), margins, top[:-1])
 
 
 def _apart(wanted: Tensor) -> Tensor:
@@ -309,6 +328,7 @@ class Likelihood:
         self.sizes = {
             "curve": j,
             "margin": s * j,
+            "top": settings.n_top_segments,
             "bias": k,
             "confusion": k * k,
             "slope": 2 * k,
@@ -319,10 +339,13 @@ class Likelihood:
         lengths = knots.x.diff()
         identity = torch.eye(s * j, dtype=torch.float64).view(s * j, s, j)
         self.to_cells = torch.stack([cells_of(w, lengths).flatten() for w in identity], 1)
-        roughness = torch.eye(j, dtype=torch.float64).diff(dim=0)
-        penalty = roughness.T @ roughness + LEVEL * torch.eye(j)
-        self.curve_penalty = penalty
-        self.margin_penalty = torch.block_diag(*[penalty] * s)
+        penalty = roughness_penalty(j)
+        self.penalties = {
+            "curve": penalty,
+            "margin": torch.block_diag(*[penalty] * s),
+            "top": roughness_penalty(settings.n_top_segments),
+        }
+        self.n_functions = sum(self.sizes[name] for name in FUNCTIONS)
         self.n = columns.weight.sum().item()
         self.prior_weight = jeffreys_weight(self.n, n_classes)
         self._place()
@@ -340,6 +363,8 @@ class Likelihood:
         self.interval = interval
         self.between = between.clamp(0, 1)
         self.cell = (segment + interval * self.settings.n_segments).flatten()
+        # Of each margin the lengths inside the segments of h.
+        self.lengths = ramps(c.margin, knots.top) @ changes_of_slopes(len(knots.top))
         share = c.offset.exp()
         share = share / share.sum(0)
         self.target = self.prior_weight * share
@@ -365,6 +390,8 @@ class Likelihood:
 
         found = torch.addcmul(at(a), at(c), self.between)
         found.addcmul_(torch.addcmul(at(b), at(d), self.between), self.right)
+        top = self.lengths @ self.parts(theta)["top"]
+        found.scatter_add_(0, self.columns.top.unsqueeze(0), top.unsqueeze(0))
         if self.has_class_terms:
             bias, confusion, of_class, of_predicted = self.class_terms(theta)
             found += bias.unsqueeze(1)
@@ -394,8 +421,10 @@ class Likelihood:
             zero = torch.zeros(n_cells, dtype=torch.float64)
             sums.append(zero.scatter_add_(0, self.cell, part.flatten()))
         curve = self.to_slopes.T @ (self.to_cells.T @ torch.cat(sums))
+        of_top = residual.gather(0, self.columns.top.unsqueeze(0)).squeeze(0)
+        functions = torch.cat([curve, self.lengths.T @ of_top])
         if not self.has_class_terms:
-            return curve
+            return functions
         k = self.n_classes
         zero = torch.zeros(k, k, dtype=torch.float64)
         confusion = zero.scatter_add_(1, self.of_class, residual).T
@@ -403,7 +432,7 @@ class Likelihood:
         by_predicted = torch.zeros(k, dtype=torch.float64)
         by_predicted.scatter_add_(0, self.columns.predicted, times_x.sum(0))
         return torch.cat(
-            [curve, residual.sum(1), confusion.flatten(), times_x.sum(1), by_predicted]
+            [functions, residual.sum(1), confusion.flatten(), times_x.sum(1), by_predicted]
         )
 
     def probabilities(self, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -450,10 +479,8 @@ class Likelihood:
         """
         found = []
         for name, part in self.parts(theta).items():
-            if name == "curve":
-                part = self.curve_penalty @ part
-            elif name == "margin":
-                part = self.margin_penalty @ part
+            if name in self.penalties:
+                part = self.penalties[name] @ part
             found.append(precisions[name] * part)
         return torch.cat(found)
 
@@ -501,6 +528,28 @@ def cells_of(slopes: Tensor, lengths: Tensor) -> Tensor:
     return torch.stack([part.flatten() for part in parts])
 
 
+def roughness_penalty(n: int) -> Tensor:
+    """Return P, of which θᵀPθ is the sum of the squared differences of neighbours in θ.
+
+    A little of Σ θ² is added, so that P is positive definite.
+
+    Args:
+        n: Length of θ.
+    """
+    differences = torch.eye(n, dtype=torch.float64).diff(dim=0)
+    return differences.T @ differences + LEVEL * torch.eye(n)
+
+
+def changes_of_slopes(n: int) -> Tensor:
+    """Return the matrix that takes the slopes between n knots to their changes at the knots.
+
+    Args:
+        n: Number of knots.
+    """
+    one = torch.eye(n, dtype=torch.float64)
+    return one - one.roll(1, 0).tril()
+
+
 # --- the fit ---
 
 
@@ -546,7 +595,7 @@ def _minimise(
 
 
 class Curvature:
-    """The Hessian of the penalised likelihood: a block for m, a diagonal for all else.
+    """The Hessian of the penalised likelihood: a block for m and h, a diagonal for all else.
 
     Args:
         likelihood: The likelihood.
@@ -556,24 +605,24 @@ class Curvature:
 
     def __init__(self, likelihood: Likelihood, theta: Tensor, precisions: dict[str, float]) -> None:
         p, _ = likelihood.probabilities(likelihood.values(theta))
-        block = curvature_of_curve(likelihood, p)
+        block = curvature_of_functions(likelihood, p)
         below = (likelihood.below(theta) < 0).double()
         to_slopes = likelihood.to_slopes
-        block += 2 * WALL * likelihood.n * (to_slopes.T @ (below.unsqueeze(1) * to_slopes))
+        of_wall = 2 * WALL * likelihood.n * (to_slopes.T @ (below.unsqueeze(1) * to_slopes))
+        block[: len(of_wall), : len(of_wall)] += of_wall
         self.likelihood = likelihood
-        self.of_curve = block
+        self.of_functions = block
         self.of_others = _diagonal(likelihood, p)
         self._add_penalty(precisions)
 
     def _add_penalty(self, precisions: dict[str, float]) -> None:
         likelihood = self.likelihood
-        j = likelihood.settings.n_segments
-        block = self.of_curve.clone()
-        block[:j, :j] += precisions["curve"] * likelihood.curve_penalty
-        block[j:, j:] += precisions["margin"] * likelihood.margin_penalty
+        penalties = [precisions[name] * likelihood.penalties[name] for name in FUNCTIONS]
+        block = self.of_functions + torch.block_diag(*penalties)
         penalty = [
             torch.full((size,), precisions[name], dtype=torch.float64)
-            for name, size in list(likelihood.sizes.items())[2:]
+            for name, size in likelihood.sizes.items()
+            if name not in FUNCTIONS
         ]
         self.precisions = precisions
         self.factor = torch.linalg.cholesky(block)
@@ -595,9 +644,9 @@ class Curvature:
         Args:
             gradient: (P,).
         """
-        n = self.likelihood.n_curve
-        curve = torch.cholesky_solve(gradient[:n].unsqueeze(1), self.factor).squeeze(1)
-        return torch.cat([curve, gradient[n:] / self.diagonal])
+        n = self.likelihood.n_functions
+        functions = torch.cholesky_solve(gradient[:n].unsqueeze(1), self.factor).squeeze(1)
+        return torch.cat([functions, gradient[n:] / self.diagonal])
 
     def updated_precisions(self, theta: Tensor) -> dict[str, float]:
         """Return γ / θᵀPθ of each group, at most the largest precision.
@@ -606,18 +655,7 @@ class Curvature:
             theta: The most likely θ with the present precisions, (P,).
         """
         likelihood = self.likelihood
-        old = self.precisions
-        j = likelihood.settings.n_segments
-        inverse = torch.cholesky_inverse(self.factor)
-        of_curve = (inverse[:j, :j] * likelihood.curve_penalty).sum()
-        of_margin = (inverse[j:, j:] * likelihood.margin_penalty).sum()
-        determined = {
-            "curve": j - old["curve"] * of_curve.item(),
-            "margin": likelihood.sizes["margin"] - old["margin"] * of_margin.item(),
-        }
-        names = list(likelihood.sizes)[2:]
-        shares = (self.of_others / self.diagonal).split([likelihood.sizes[name] for name in names])
-        determined |= {name: part.sum().item() for name, part in zip(names, shares, strict=True)}
+        determined = self._determined()
         ones = dict.fromkeys(likelihood.sizes, 1.0)
         penalised = likelihood.parts(theta * likelihood.times_penalty(theta, ones))
         new = {}
@@ -628,9 +666,27 @@ class Curvature:
                 new[name] = max(MIN_PRECISION, determined[name] / size)
         return new
 
+    def _determined(self) -> dict[str, float]:
+        """Return γ, the number of parameters that the labels determine, of each group."""
+        sizes = self.likelihood.sizes
+        inverse = torch.cholesky_inverse(self.factor)
+        found = {}
+        start = 0
+        for name in FUNCTIONS:
+            rows = slice(start, start + sizes[name])
+            fixed = (inverse[rows, rows] * self.likelihood.penalties[name]).sum().item()
+            found[name] = sizes[name] - self.precisions[name] * fixed
+            start = rows.stop
+        others = [name for name in sizes if name not in FUNCTIONS]
+        shares = (self.of_others / self.diagonal).split([sizes[name] for name in others])
+        found |= {name: part.sum().item() for name, part in zip(others, shares, strict=True)}
+        return found
 
-def curvature_of_curve(likelihood: Likelihood, p: Tensor) -> Tensor:
-    """Return the Hessian of the negative log-likelihood in the parameters of m, of some inputs.
+
+def curvature_of_functions(likelihood: Likelihood, p: Tensor) -> Tensor:
+    """Return the Hessian of the negative log-likelihood in the parameters of m and h.
+
+    It is estimated from evenly spaced inputs where there are many.
 
     Args:
         likelihood: The likelihood.
@@ -641,22 +697,44 @@ def curvature_of_curve(likelihood: Likelihood, p: Tensor) -> Tensor:
     weight = c.weight[::step]
     weight = weight * (likelihood.n / weight.sum()) * (1 + likelihood.prior_weight)
     p = p[:, ::step]
+    rows = _derivatives(likelihood, step)
+    mean = torch.einsum("gn,gnj->nj", p, rows)
+    rows = (rows - mean) * (p * weight).sqrt().unsqueeze(-1)
+    rows = rows.flatten(0, 1)
+    products: Tensor = rows.T @ rows
+    to_slopes: Tensor = torch.block_diag(
+        likelihood.to_slopes, torch.eye(likelihood.sizes["top"]).double()
+    )
+    return to_slopes.T @ products @ to_slopes
+
+
+def _derivatives(likelihood: Likelihood, step: int) -> Tensor:
+    """Return the derivatives of l in the slopes of m at each margin and in those of h.
+
+    Args:
+        likelihood: The likelihood.
+        step: Every so many inputs are taken.
+
+    Returns:
+        (G, N / step, S J + L).
+    """
+    c = likelihood.columns
     start = likelihood.knots.x
     x = c.x[:, ::step]
-    # Of each value of x the length that lies in each segment: the derivatives of m.
+    # Of each value of x the length that lies in each segment of m.
     lower = torch.cat([x.new_tensor([-torch.inf]), start[1:-1]])
     upper = torch.cat([start[1:-1], x.new_tensor([torch.inf])])
     inside = x.unsqueeze(-1).clamp(lower, upper) - start[:-1].clamp_min(start[0])
     inside = inside.where(x.unsqueeze(-1) > lower, torch.zeros(()).double())
-    mean = torch.einsum("gn,gnj->nj", p, inside)
-    scaled = (inside - mean) * (p * weight).sqrt().unsqueeze(-1)
-    m = likelihood.settings.n_margins
-    hats = torch.zeros(len(weight), m, dtype=torch.float64)
+    hats = torch.zeros(x.shape[1], likelihood.settings.n_margins, dtype=torch.float64)
     interval = likelihood.interval[::step].unsqueeze(1)
     between = likelihood.between[::step].unsqueeze(1)
     hats.scatter_(1, interval, 1 - between).scatter_(1, interval + 1, between)
-    rows = torch.einsum("nm,gnj->gnmj", hats, scaled).flatten(0, 1).flatten(1)
-    return likelihood.to_slopes.T @ (rows.T @ rows) @ likelihood.to_slopes
+    of_m = torch.einsum("nm,gnj->gnmj", hats, inside).flatten(2)
+    lengths = likelihood.lengths[::step]
+    of_h = torch.zeros(*x.shape, lengths.shape[1], dtype=torch.float64)
+    of_h[c.top[::step], torch.arange(x.shape[1])] = lengths
+    return torch.cat([of_m, of_h], -1)
 
 
 def _diagonal(likelihood: Likelihood, p: Tensor) -> Tensor:
@@ -699,6 +777,8 @@ def write(head: LikelihoodHead, theta: Tensor, knots: Knots, likelihood: Likelih
     head.cell_width.copy_(knots.cell_width)
     head.margins.copy_(knots.margins)
     head.table.copy_(table.T)
+    head.top_knots.copy_(knots.top)
+    head.top_changes.copy_(changes_of_slopes(len(knots.top)) @ likelihood.parts(theta)["top"])
     if head.has_class_terms:
         bias, confusion, of_class, of_predicted = likelihood.class_terms(theta)
         head.bias.copy_(bias)
