@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from helpers.methods import METHODS, state
+from helpers.methods import KEEPING, METHODS, state
 from helpers.quick_branches import quick_branches
 from torch import Generator, Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -116,6 +116,9 @@ def short_fits() -> Iterator[None]:
         yield
 
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* may change predictions")
+
+
 @pytest.fixture(scope="module", params=METHODS)
 def case(request: pytest.FixtureRequest) -> Case:
     net = make_net()
@@ -163,13 +166,15 @@ def test_the_network_is_untouched_bit_for_bit(case: Case, images: Tensor, tmp_pa
 
 
 def test_labels_are_those_of_the_network_even_where_classes_tie(case: Case, images: Tensor) -> None:
+    if case.method not in KEEPING:
+        pytest.skip("The method changes predictions.")
     logits = evaluated(case.net, images)
     assert (logits[:, 1] == logits[:, 2]).all()
     assert (logits.argmax(-1) == 1).any()  # where two classes are the largest
     assert torch.equal(case.model.predict(images).label, logits.argmax(-1))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", KEEPING)
 def test_labels_are_those_of_the_network_where_its_softmax_is_saturated(
     method: str, images: Tensor
 ) -> None:
@@ -1079,14 +1084,16 @@ def test_one_logit_is_a_classifier_of_two_classes(method: str, tmp_path: Path) -
     two[2].weight.data = torch.cat([torch.zeros(1, D), net[2].weight.data])
     two[2].bias.data = torch.cat([torch.zeros(1), net[2].bias.data])
     p = model.predict(x)
-    assert torch.equal(p.label, (z > 0).long())
+    if method in KEEPING:
+        assert torch.equal(p.label, (z > 0).long())
     # Tolerance: a product with one row and one with two differ by rounding, and so do their fits.
     expected = calibrate(two, (x, y), METHODS[method](), generator=seeded()).predict(x)
     torch.testing.assert_close(p.probs, expected.probs, rtol=0, atol=1e-3)
     model.save(tmp_path / "file")
     assert same(load(tmp_path / "file", copy.deepcopy(net)).predict(x), p)
     test = binary_data(net, seed=1)
-    assert model.evaluate(test).after.accuracy == model.evaluate(test).before.accuracy
+    if method in KEEPING:
+        assert model.evaluate(test).after.accuracy == model.evaluate(test).before.accuracy
     assert model.threshold((test[0], test[1].float()), coverage=0.5).promise == "coverage"
 
 

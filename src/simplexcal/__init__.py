@@ -1,6 +1,7 @@
 """Calibrate a trained classifier's confidence on the probability simplex.
 
-No prediction changes: the label is always the network's own.
+No prediction changes: the label is the network's own. The two methods that change predictions, for
+comparison, say so.
 """
 
 from simplexcal._validation import NotFittedError
@@ -12,12 +13,15 @@ from simplexcal.calibrators import (
     AdaptiveTemperatureScaling,
     Calibrator,
     DiagonalIntraOrderPreserving,
+    DirichletCalibration,
     DirichletTemperatureScaling,
     EnsembleTemperatureScaling,
+    IsotonicCalibration,
     ParameterizedTemperatureScaling,
     SimplexTemperatureScaling,
     TemperatureScaling,
     Uncalibrated,
+    VectorScaling,
 )
 from simplexcal.card import CalibrationCard
 from simplexcal.comparison import Comparison
@@ -55,6 +59,9 @@ __all__ = [  # noqa: RUF022 - in groups
     "DirichletTemperatureScaling",
     "SimplexTemperatureScaling",
     "DiagonalIntraOrderPreserving",
+    "IsotonicCalibration",
+    "VectorScaling",
+    "DirichletCalibration",
     "load_calibrator",
     "NotFittedError",
     # The evaluation of predictions.

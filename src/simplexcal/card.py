@@ -32,6 +32,9 @@ SAME_ERRORS = (
     "The predicted class is the network's own. Calibration corrects no mistake; it says how likely "
     "one is."
 )
+OTHER_CLASSES = (
+    "The method may change predictions: the predicted class is not always the network's own."
+)
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ class CalibrationCard:
         evaluation: Figures before and after calibration on other data than those of the fit; None
             without an evaluation.
         thresholds: The thresholds that decide which predictions are accepted.
+        keeps_predictions: Whether the predicted class is always the network's own.
     """
 
     method: str
@@ -73,6 +77,7 @@ class CalibrationCard:
     fit: FitFacts | None
     evaluation: EvaluationFacts | None
     thresholds: tuple[Threshold, ...]
+    keeps_predictions: bool = True
 
     @classmethod
     def of(
@@ -108,6 +113,7 @@ class CalibrationCard:
             fit=calibrator.facts.fit,
             evaluation=calibrator.facts.evaluation,
             thresholds=tuple(calibrator.thresholds.values()),
+            keeps_predictions=calibrator.keeps_predictions,
         )
 
     @classmethod
@@ -217,7 +223,11 @@ class CalibrationCard:
         return _list([str(threshold) for threshold in self.thresholds])
 
     def _limits(self) -> list[str]:
-        limits = [OTHER_INPUTS, NOT_PER_GROUP, SAME_ERRORS]
+        limits = [OTHER_INPUTS, NOT_PER_GROUP]
+        if self.keeps_predictions:
+            limits.append(SAME_ERRORS)
+        else:
+            limits.append(OTHER_CLASSES)
         if self.fingerprint is None:
             limits.append(
                 "The network is not known to the file. Every network with "

@@ -11,6 +11,8 @@ from simplexcal.dense_evaluation import DenseEvaluation, DenseScores, mean_chang
 from simplexcal.evaluation import (
     SCORES,
     Evaluation,
+    count_changes,
+    describe_changes,
     describe_sample,
     evaluate,
     markdown_table,
@@ -44,6 +46,8 @@ class Comparison:
         nll: Change of the negative log-likelihood.
         brier: Change of the Brier score.
         verdict: What this means, in one sentence.
+        n_changed: Number of inputs, tokens or pixels whose predicted class is another one after
+            calibration. It is 0 for all methods but those with `keeps_predictions` False.
     """
 
     method: str
@@ -53,6 +57,7 @@ class Comparison:
     nll: Change
     brier: Change
     verdict: str
+    n_changed: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Return names and numbers, in the order of the arguments."""
@@ -65,6 +70,8 @@ class Comparison:
         else:
             sample = describe_sample(self.after)
         notes = wrap(f"{self.method} on {sample}")
+        if self.n_changed:
+            notes += f"\n{wrap(describe_changes(self.method, self.n_changed))}"
         return f"{markdown_table(rows)}\n\n{notes}\n{wrap(self.verdict)}"
 
     def _row(self, score: str) -> tuple[str, ...]:
@@ -111,6 +118,7 @@ def compare(
         nll=nll,
         brier=brier_change(before, after, labels),
         verdict=headline.replace(SPACE, " "),
+        n_changed=count_changes(before, after),
     )
 
 
@@ -138,6 +146,7 @@ def compare_dense(before: DenseScores, after: DenseScores, method: str) -> Compa
         nll=nll,
         brier=Change(*mean_change(a.brier, b.brier, n_positions)),
         verdict=verdict.compare(both, method, verdict.TOLERANCE).headline.replace(SPACE, " "),
+        n_changed=after.n_changed,
     )
 
 

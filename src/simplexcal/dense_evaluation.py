@@ -200,6 +200,7 @@ class DenseScores:
         self._excess = torch.zeros(0)
         self._by_label = torch.zeros(0)
         self._uncertainties: dict[str, float] = {}
+        self.n_changed = 0  # Predictions that are not the network's own, where that is known.
 
     def add(self, prediction: Prediction, labels: Tensor, image: Tensor, n: int) -> None:
         """Add the positions that count of a batch.
@@ -382,6 +383,7 @@ def score_positions(
         for name, calibrator in calibrators.items():
             prediction = calibrator.to(counted.logits.device)(counted)
             scores[name].add(prediction, labels[rows], image, n)
+            scores[name].n_changed += int((prediction.label != counted.label).sum())
     return scores
 
 

@@ -184,8 +184,8 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate a prediction on labels that it has not seen.
 
-    An input is correct where ``prediction.label``, the network's own class, is the label, also
-    where probabilities round to a tie. The global random state stays as it is.
+    An input is correct where ``prediction.label``, mostly the network's own class, is the label,
+    also where probabilities round to a tie. The global random state stays as it is.
 
     Args:
         prediction: Predictions for N inputs, or probabilities, (N, K), as anything that
@@ -283,6 +283,29 @@ def describe_sample(evaluation: Evaluation) -> str:
         f"{evaluation.n} inputs of {evaluation.n_classes} classes. By chance alone, the ECE of a "
         f"perfectly calibrated model would be up to {floor:.2f} %."
     )
+
+
+def count_changes(before: Prediction, after: Prediction) -> int:
+    """Return for how many inputs two predictions have different labels.
+
+    Args:
+        before: Predictions before calibration.
+        after: Predictions after calibration, for the same inputs.
+    """
+    return int((before.label.cpu() != after.label.cpu()).sum())
+
+
+def describe_changes(method: str, n_changed: int) -> str:
+    """Return the sentence about a method that has changed predictions.
+
+    Args:
+        method: Abbreviation of the method.
+        n_changed: Number of predictions that are other ones.
+    """
+    noun = "predictions"
+    if n_changed == 1:
+        noun = "prediction"
+    return f"{method} changes {n_changed} {noun}."
 
 
 def ood_legend(evaluation: OODEvaluation) -> str:

@@ -457,6 +457,8 @@ def calibrate(
     A network may classify each token or pixel: logits (N, T, K) or (N, K, H, W), labels (N, T) or
     (N, H, W). It is fitted to a stratified sample of the positions; see `extract`.
 
+    A method that may change predictions says so in its title; a warning says it too.
+
     A method that learns from mixed features learns from mixed logits where there are no features.
     For a network, a warning says so. A method that reads logits alone looks for no features.
 
@@ -491,6 +493,7 @@ def calibrate(
         raise ValueError(f'`mixup` must be "features", "inputs", "logits" or None; got {mixup!r}.')
     calibrator = _calibrator(method)
     calibrator.check_takes_weight(sample_weight)
+    calibrator.warn_of_changes()
     if sample_weight is not None:
         _check_order(data)
     if not calibrator.uses_mixup:

@@ -77,9 +77,10 @@ class SimplexCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstim
     for the samples of this fold. All these outputs together fit one calibrator. The logits are the
     decision function, or else the logarithms of the probabilities.
 
-    `predict` is always that of the fitted estimator. In `predict_proba` the class of its largest
-    output has the largest probability. These are the same class, unless the estimator's own two
-    methods disagree, as SVC's may.
+    `predict` is that of the fitted estimator. In `predict_proba` the class of its largest output
+    has the largest probability. These are the same class, unless the estimator's own two methods
+    disagree, as SVC's may. With a method that changes predictions, which `fit` warns of, `predict`
+    is the class of the largest probability.
 
     Args:
         estimator: Any classifier with `decision_function` or `predict_proba`; LinearSVC by default.
@@ -127,6 +128,7 @@ class SimplexCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstim
         """
         calibrator = _calibrator(self.method)
         calibrator.check_takes_weight(sample_weight)
+        calibrator.warn_of_changes()
         X, y = indexable(X, _check_targets(y))
         if sample_weight is not None:
             sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64)
@@ -151,12 +153,15 @@ class SimplexCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstim
         return self
 
     def predict(self, X: Any) -> Array:
-        """Return the estimator's own predictions.
+        """Return the estimator's own predictions, unless the method changes them.
 
         Args:
             X: Inputs of the estimator.
         """
         check_is_fitted(self)
+        if not self.calibrator_.keeps_predictions:
+            predicted: Array = self.classes_[self.predict_proba(X).argmax(1)]
+            return predicted
         return np.asarray(self.estimator_.predict(X))
 
     def predict_proba(self, X: Any) -> Floats:
@@ -167,6 +172,8 @@ class SimplexCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstim
         """
         check_is_fitted(self)
         scores = _scores(self.estimator_, X)
+        if not self.calibrator_.keeps_predictions:
+            return self._calibrate(scores).probs.numpy()
         label = torch.from_numpy(scores.argmax(1))
         return restore_argmax(label, self._calibrate(scores).probs).numpy()
 

@@ -106,8 +106,9 @@ class Outputs:
 class Prediction:
     """Calibrated predictions for N inputs.
 
-    The label is the network's own, so calibration never changes the accuracy. Uncertainties are in
-    nats; they are None where a method has none. Of a network that classifies each token or pixel,
+    The label is the network's own, so calibration does not change the accuracy; only methods with
+    `keeps_predictions` False have labels of their own. Uncertainties are in nats; they are None
+    where a method has none. Of a network that classifies each token or pixel,
     the probabilities are (N, T, K) or (N, K, H, W), and all else is (N, T) or (N, H, W).
 
     Args:

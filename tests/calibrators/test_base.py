@@ -75,7 +75,7 @@ def test_without_a_generator_the_same_data_give_the_same_calibrator(
 
 
 @pytest.mark.filterwarnings("ignore:`labels` lack")
-@pytest.mark.parametrize("method", ["ts", "ets", "pts", "adats", "sts"])
+@pytest.mark.parametrize("method", ["ts", "ets", "pts", "adats", "sts", "isotonic"])
 def test_it_does_not_matter_how_far_down_a_masked_class_is(method: str) -> None:
     outputs, labels, _ = simulate(torch.float32)
     probs = []

@@ -14,9 +14,12 @@ from torch import Generator, Tensor
 from simplexcal import (
     Calibrator,
     DiagonalIntraOrderPreserving,
+    DirichletCalibration,
+    IsotonicCalibration,
     Outputs,
     SimplexTemperatureScaling,
     TemperatureScaling,
+    VectorScaling,
 )
 from simplexcal.calibrators._weights import effective_number, normalise, weighted_mean
 from simplexcal.calibrators.ensemble import EnsembleTemperatureScaling
@@ -28,6 +31,9 @@ WEIGHTED: dict[str, Callable[[], Calibrator]] = {
     "ets, nll": lambda: EnsembleTemperatureScaling("nll"),
     "sts": lambda: SimplexTemperatureScaling(n_steps=5, pool_size=100, widths=(4,)),
     "iop-diag": DiagonalIntraOrderPreserving,
+    "isotonic": IsotonicCalibration,
+    "vector": VectorScaling,
+    "dirichlet": lambda: DirichletCalibration(strength=1.0),
 }
 # The others count evidence too, which a repeated row adds to.
 DETERMINED = {key: WEIGHTED[key] for key in ("ts", "ets, mse", "ets, nll")}

@@ -24,7 +24,7 @@ from simplexcal import (
 from simplexcal.calibrators.temperature import fit_log_temperature, jeffreys_weight
 from simplexcal.thresholds import accuracy_interval
 
-LEARNERS = ["ts", "ets", "pts", "adats", "sts"]
+LEARNERS = ["ts", "ets", "pts", "adats", "sts", "isotonic", "vector"]
 
 
 @pytest.fixture

@@ -10,12 +10,15 @@ from simplexcal.calibrators import (
     AdaptiveTemperatureScaling,
     Calibrator,
     DiagonalIntraOrderPreserving,
+    DirichletCalibration,
     DirichletTemperatureScaling,
     EnsembleTemperatureScaling,
+    IsotonicCalibration,
     ParameterizedTemperatureScaling,
     SimplexTemperatureScaling,
     TemperatureScaling,
     Uncalibrated,
+    VectorScaling,
 )
 
 METHODS: dict[str, Callable[[], Calibrator]] = {
@@ -29,7 +32,11 @@ METHODS: dict[str, Callable[[], Calibrator]] = {
         betas=(1.0, 2.0), n_steps=20, pool_size=200, widths=(8,)
     ),
     "iop-diag": DiagonalIntraOrderPreserving,
+    "isotonic": lambda: IsotonicCalibration(max_pools=16),
+    "vector": lambda: VectorScaling(strength=10.0),
+    "dirichlet": lambda: DirichletCalibration(strength=1.0),
 }
+KEEPING = [name for name, make in METHODS.items() if make().keeps_predictions]
 
 
 def state(net: nn.Module) -> list[Any]:

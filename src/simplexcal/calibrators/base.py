@@ -81,6 +81,7 @@ class Calibrator(nn.Module, ABC):
     uses_sample_weight: bool = False  # `fit` takes weights of the inputs.
     has_prior: bool = False  # A prior limits the confidence where every label is predicted.
     has_uncertainties: bool = False  # Predictions have aleatoric and epistemic uncertainties.
+    keeps_predictions: bool = True  # The label of a prediction is the network's own.
     only_for_reproduction: bool = False  # Lists of methods for users leave it out.
 
     def __init__(self) -> None:
@@ -195,7 +196,9 @@ class Calibrator(nn.Module, ABC):
             self._build(n_classes, n_features)
 
     def forward(self, outputs: Outputs | ArrayLike) -> Prediction:
-        """Calibrate, some rows at a time; the label is the network's own.
+        """Calibrate, some rows at a time.
+
+        The label is the network's own, unless the method has `keeps_predictions` False.
 
         Args:
             outputs: Outputs of the network of the fit, or its logits, (N, K).
@@ -227,7 +230,10 @@ class Calibrator(nn.Module, ABC):
         """
         self._check_fitted(outputs)
         with _full_precision(outputs.logits.device):
-            return restore_argmax(outputs.label, self._probs(outputs))
+            probs = self._probs(outputs)
+            if not self.keeps_predictions:
+                return probs
+            return restore_argmax(outputs.label, probs)
 
     @torch.no_grad()
     def threshold(
@@ -294,6 +300,15 @@ class Calibrator(nn.Module, ABC):
             evaluation: The figures.
         """
         self.facts = dataclasses.replace(self.facts, evaluation=evaluation)
+
+    def warn_of_changes(self) -> None:
+        """Warn where the method may change predictions."""
+        if not self.keeps_predictions:
+            warn_caller(
+                f"{self.abbreviation} may change predictions, and with them the accuracy. Evaluate "
+                "both. Methods that keep every prediction are ts, ets, iop-diag and sts, among "
+                "others."
+            )
 
     def check_takes_weight(self, sample_weight: ArrayLike | None) -> None:
         """Raise ValueError where weights are given to a method that counts all inputs alike.
@@ -383,9 +398,14 @@ class Calibrator(nn.Module, ABC):
                 f"Of {n} inputs {right} are classified correctly, so all that is known of the "
                 f"accuracy is that it lies between {low:.0%} and {high:.0%} (a 95 % interval). "
                 "Whether the network is over-confident or under-confident cannot be told from so "
-                "few. The predicted classes are not affected. Calibrate on more, held-out inputs: "
-                "hundreds at least."
+                f"few. {self._effect_on_classes()} Calibrate on more, held-out inputs: hundreds at "
+                "least."
             )
+
+    def _effect_on_classes(self) -> str:
+        if self.keeps_predictions:
+            return "The predicted classes are not affected."
+        return "The predicted classes may get worse."
 
     def _reads_logits_alone(self, mixup: Mixup | None) -> bool:
         """Return whether features, which only their mixup samples explain, are left out."""

@@ -20,7 +20,7 @@ from simplexcal.dense_evaluation import (
     score_prediction,
     tabulate_dense,
 )
-from simplexcal.evaluation import wrap
+from simplexcal.evaluation import describe_changes, wrap
 from simplexcal.io.tables import Inputs
 from simplexcal.model import CalibratedModel
 from simplexcal.network_spec import reraise_as_input_error
@@ -310,8 +310,12 @@ def describe_dense(
         class_table(last.classes, inputs.class_names),
         wrap(f"Verdict: {headline}"),
     ]
+    changed = {name: found.n_changed for name, found in scores.items() if found.n_changed > 0}
+    for name, n in changed.items():
+        parts[-1] += f"\n{wrap(describe_changes(method_title(name), n))}"
     methods = {name: e.as_dict() for name, e in evaluations.items()}
-    return "\n\n".join(parts), {"methods": methods, "verdict": headline}
+    record = {"methods": methods, "changed_predictions": changed, "verdict": headline}
+    return "\n\n".join(parts), record
 
 
 def write_dense_report(

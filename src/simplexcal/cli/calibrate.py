@@ -118,6 +118,7 @@ def calibrate(
     outputs = source.table.outputs
     targets = source.labels
     calibrator = CALIBRATORS[method]()
+    calibrator.warn_of_changes()
     calibrator.fit(
         outputs,
         targets,

@@ -9,6 +9,7 @@ import typer
 
 from simplexcal import evaluation
 from simplexcal._validation import check_fraction
+from simplexcal.calibrators import Uncalibrated
 from simplexcal.cli._console import echo_result
 from simplexcal.cli._dense import describe_dense
 from simplexcal.cli._inputs import EvaluationInputs, read_evaluation_inputs
@@ -117,11 +118,30 @@ def evaluate(
     }
     verdict = _verdict(inputs, evaluations, tolerance)
     table = evaluation.tabulate(evaluations)
+    changed = _changed_predictions(inputs)
     text = f"{table}\n\n{wrap(evaluation.LEGEND)}\n\n{wrap(f'Verdict: {verdict}')}"
+    for name, n in changed.items():
+        text += f"\n{wrap(evaluation.describe_changes(method_title(name), n))}"
     if save:
         first, last = inputs.predictions.values()
         text += _store(calibrators[0], partial(compare, first, last, inputs.labels))
-    echo_result(text, {"methods": as_records(evaluations), "verdict": verdict}, json)
+    record = {
+        "methods": as_records(evaluations),
+        "changed_predictions": changed,
+        "verdict": verdict,
+    }
+    echo_result(text, record, json)
+
+
+def _changed_predictions(inputs: EvaluationInputs) -> dict[str, int]:
+    """Return how many predictions of the network each method changes, for those that do."""
+    before = inputs.predictions.get(Uncalibrated.key)
+    if before is None:
+        return {}
+    counts = {
+        name: evaluation.count_changes(before, after) for name, after in inputs.predictions.items()
+    }
+    return {name: n for name, n in counts.items() if n > 0}
 
 
 def _store(path: Path, comparison: Callable[[str], Comparison]) -> str:

@@ -1,6 +1,9 @@
 """How numbers and methods are written on the page."""
 
+from collections.abc import Mapping
+
 from simplexcal.calibrators import CALIBRATORS
+from simplexcal.evaluation import describe_changes
 
 SPACE = "\u202f"  # narrow and unbreakable: it keeps a number and its unit on one line
 
@@ -44,3 +47,16 @@ def method_description(name: str) -> str:
     if name in CALIBRATORS:
         return CALIBRATORS[name].title
     return ""
+
+
+def change_facts(counts: Mapping[str, int]) -> dict[str, object]:
+    """Return what the page says of changed predictions.
+
+    Args:
+        counts: Number of predictions that each method changes, by its name; 0 where the network's
+            own are not known.
+    """
+    changed = [describe_changes(method_title(name), n) for name, n in counts.items() if n > 0]
+    known = [CALIBRATORS[name] for name in counts if name in CALIBRATORS]
+    keeps_all = all(method.keeps_predictions for method in known)
+    return {"changed": changed, "keeps_predictions": keeps_all and not changed}

@@ -23,10 +23,11 @@ from simplexcal.dense_evaluation import (
     mean_change,
     prediction_rows,
 )
+from simplexcal.evaluation import count_changes
 from simplexcal.metrics._binning import N_BINS
 from simplexcal.report import verdict
 from simplexcal.report._dense_sums import DenseCounts, dense_bin_rows
-from simplexcal.report._format import count, method_description, method_title
+from simplexcal.report._format import change_facts, count, method_description, method_title
 from simplexcal.report._overlays import (
     SCALE,
     Example,
@@ -101,6 +102,7 @@ class DenseReport:
         self._names: list[str] = []
         self._scores: dict[str, DenseScores] = {}
         self._counts: dict[str, DenseCounts] = {}
+        self._n_changed: dict[str, int] = {}
         self._n_label = torch.zeros(0, dtype=torch.int64)
         self._noun = "pixels"
         self._examples = _Examples()
@@ -237,6 +239,7 @@ class DenseReport:
             self.class_names = checked_class_names(self.class_names, k)
             self._scores = {name: DenseScores(self.n_bins) for name in predictions}
             self._counts = {name: DenseCounts(k) for name in predictions}
+            self._n_changed = dict.fromkeys(predictions, 0)
             self._n_label = torch.zeros(k, dtype=torch.int64)
             if first.label.dim() == 2:
                 self._noun = "tokens"
@@ -261,11 +264,16 @@ class DenseReport:
         known = labels[chosen]
         self._n_label += known.bincount(minlength=len(self._n_label))
         self._digest.update(known.numpy().tobytes())
+        before = None
+        if UNCALIBRATED in predictions:
+            before = prediction_rows(predictions[UNCALIBRATED].to("cpu"))[chosen]
         for name, prediction in predictions.items():
             rows = prediction_rows(prediction.to("cpu"))[chosen]
             self._digest.update(rows.probs.contiguous().numpy().tobytes())
             self._scores[name].add(rows, known, image, shape[0])
             self._counts[name].add(rows, known)
+            if before is not None:
+                self._n_changed[name] += count_changes(before, rows)
         if len(shape) in (2, 3):
             maps = (labels.view(shape), counts.view(shape))
             self._add_examples(predictions, maps, beside)
@@ -339,6 +347,7 @@ class DenseReport:
             "descriptions": {name: method_description(name) for name in self._names},
             "verdict": dense_verdict(self._scores, evaluations, focus, titles[focus], tolerance),
             "table": score_table(evaluations, tolerance),
+            **change_facts(self._n_changed),
             "tolerance": verdict.describe_tolerance(tolerance),
             "data": data,
             "scatter": None,

@@ -17,10 +17,10 @@ from simplexcal._validation import (
     check_probs,
     check_probs_and_labels,
 )
-from simplexcal.evaluation import evaluate
+from simplexcal.evaluation import count_changes, evaluate
 from simplexcal.metrics._binning import N_BINS
 from simplexcal.report._classes import class_table, confused_pairs
-from simplexcal.report._format import count, method_description, method_title
+from simplexcal.report._format import change_facts, count, method_description, method_title
 from simplexcal.report._ood import check_ood, ood_table
 from simplexcal.report._provenance import provenance
 from simplexcal.report._render import (
@@ -210,8 +210,17 @@ def _scores(data: ReportData, tolerance: float, generator: Generator | None) -> 
         "descriptions": {name: method_description(name) for name in predictions},
         "verdict": verdict,
         "table": score_table(evaluations, tolerance),
+        **change_facts(_change_counts(predictions)),
         "tolerance": describe_tolerance(tolerance),
     }
+
+
+def _change_counts(predictions: Mapping[str, Prediction]) -> dict[str, int]:
+    """Return how many predictions each method changes; 0 where the network's are not known."""
+    before = predictions.get("none")
+    if before is None:
+        return dict.fromkeys(predictions, 0)
+    return {name: count_changes(before, after) for name, after in predictions.items()}
 
 
 def _details(data: ReportData, images: Images | None) -> Context:
