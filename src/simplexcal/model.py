@@ -561,8 +561,9 @@ def load(
     calibrator, header = read_calibrator(path)
     features = calibrator.n_features is not None
     backbone: Any = as_network(net, head, features=features, probs=probs)
-    _check_n_classes(calibrator, backbone, head, path)
     check_fingerprint(header, backbone, path)
+    if head is not None or header["fingerprint"] is None:
+        _check_n_classes(calibrator, backbone, head, path)
     if isinstance(backbone, Backbone):
         backbone.is_dense = header.get("is_dense")
     return CalibratedModel(backbone, calibrator)

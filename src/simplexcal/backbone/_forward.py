@@ -19,6 +19,7 @@ from simplexcal.types import SMALLEST, restore_argmax
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 CONVOLVING = (nn.functional.conv1d, nn.functional.conv2d, nn.functional.conv3d)
+MAX_PARTS = 4  # of a result that are named in an error
 
 _locks: "WeakKeyDictionary[nn.Module, Any]" = WeakKeyDictionary()  # one for each network
 _locks_guard = Lock()
@@ -336,6 +337,9 @@ def _describe_result(result: Any) -> str:
         return f"a {type(result).__name__} of shape {tuple(result.shape)}"
     kind = f"a {type(result).__name__}"
     if isinstance(result, tuple | list):
+        if len(result) > MAX_PARTS:
+            first = _describe_result(result[0]).removeprefix("a ")
+            return f"{kind} of {len(result)}: {first}, and so on"
         parts = [_describe_result(part).removeprefix("a ") for part in result]
         return f"{kind} of {', '.join(parts)}"
     names = list(getattr(result, "__dict__", {}))

@@ -117,7 +117,9 @@ def _exposed(network: OnnxNetwork) -> Any:
         if name in own:
             continue
         kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(TYPES[types[name].type]))
-        graph.output.append(onnx.helper.make_tensor_value_info(name, kind, types[name].shape))
+        # onnxruntime gives [] where the graph does not tell the shape; [] to onnx is a scalar.
+        shape = types[name].shape or None
+        graph.output.append(onnx.helper.make_tensor_value_info(name, kind, shape))
     _drop_zip_maps(graph)
     return model
 
