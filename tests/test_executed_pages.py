@@ -31,15 +31,20 @@ def test_output_follows_its_block_and_names_are_kept(tmp_path: Path) -> None:
     )
     assert text == (
         "A\n```python\nx = 2\n```\nB\n```python\nprint(x + 1)\n```\n\n"
-        "```{.text .output}\n3\n```\n"
-        "```sh\necho four > file; cat file\n```\n\n```{.text .output}\nfour\n```\n"
+        "```{.text .output .wrapped}\n3\n```\n"
+        "```sh\necho four > file; cat file\n```\n\n```{.text .output .wrapped}\nfour\n```\n"
         "```console\nnot run\n```\n"
     )
 
 
+@pytest.mark.parametrize("printed", ["| a | b |", "name  1", "a: 1\nb    2"])
+def test_columns_are_not_wrapped(printed: str) -> None:
+    assert execution.output(printed) == f"```{{.text .output}}\n{printed}\n```\n"
+
+
 def test_a_block_with_a_title_becomes_a_file(tmp_path: Path) -> None:
     page = '```python title="two.py"\nprint(1 + 1)\n```\n```sh\npython two.py\n```\n'
-    assert "```{.text .output}\n2\n```" in rendered(page, tmp_path)
+    assert "```{.text .output .wrapped}\n2\n```" in rendered(page, tmp_path)
     assert (tmp_path / "made" / "two.py").read_text() == "print(1 + 1)\n"
 
 
@@ -83,4 +88,4 @@ def test_the_code_of_each_page_is_python(page: Path) -> None:
 def test_each_page_runs_without_a_warning(page: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tools.website.execution", str(page), str(tmp_path)]
     subprocess.run(command, check=True, cwd=ROOT)
-    assert "{.text .output}" in (tmp_path / "page.md").read_text()
+    assert "```{.text .output" in (tmp_path / "page.md").read_text()

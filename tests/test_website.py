@@ -2,9 +2,11 @@
 
 import importlib
 from pathlib import Path
+from typing import Any
 
+import griffe
 import pytest
-from tools.website import check, links, mathematics, navigation, reference
+from tools.website import check, hooks, links, mathematics, navigation, reference
 
 import simplexcal
 
@@ -22,6 +24,36 @@ def test_the_reference_has_every_public_name_of_the_package_and_no_other() -> No
 def test_each_name_of_the_reference_exists(name: str) -> None:
     module, _, attribute = name.rpartition(".")
     assert hasattr(importlib.import_module(module), attribute)
+
+
+@pytest.fixture(scope="module")
+def parsed() -> Any:
+    """The package as mkdocstrings reads it."""
+    return griffe.load("simplexcal", search_paths=[ROOT / "src"], docstring_parser="google")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_entry_of_each_name_describes_all_its_arguments(name: str, parsed: Any) -> None:
+    entry = parsed[name.removeprefix("simplexcal.")]
+    shown = [m for key, m in entry.members.items() if m.is_function and key[0] != "_"]
+    for function in [entry, *shown]:
+        assert undescribed(function) == set(), function.path
+
+
+def undescribed(entry: Any) -> set[str]:
+    """Return the arguments that the entry of a function or class shows without a description."""
+    if entry.is_attribute:
+        return set()
+    sections = entry.docstring.parsed
+    tables = [s.value for s in sections if s.kind.value in ("parameters", "attributes")]
+    described = {argument.name.lstrip("*") for table in tables for argument in table}
+    return {argument.name for argument in entry.parameters} - described - {"self", "cls"}
+
+
+def test_an_argument_without_a_description_is_found() -> None:
+    code = 'def f(a, b):\n    """Do.\n\n    Args:\n        a: One.\n    """\n'
+    with griffe.temporary_visited_module(code, docstring_parser="google") as module:
+        assert undescribed(module["f"]) == {"b"}
 
 
 def test_each_name_has_one_entry() -> None:
@@ -95,3 +127,10 @@ def test_names_in_formulas_have_thin_spaces() -> None:
     assert mathematics.mathml(r"\ln x").count(mathematics.SPACE) == 1
     assert mathematics.SPACE not in mathematics.mathml(r"\ln(x)")
     assert "<msub><mi>max</mi><mi>i</mi></msub>" in mathematics.mathml(r"\max_i (x)")
+
+
+def test_numbers_stay_with_their_signs_but_code_is_not_touched() -> None:
+    space = "\N{NO-BREAK SPACE}"
+    page = "<td>95 % or 1 ± 2 % of a</td><pre><code>5 % 2</code></pre><p>3 % <code>3 % 2</code>"
+    kept = page.replace("95 %", f"95{space}%").replace("1 ± 2 %", f"1{space}±{space}2{space}%")
+    assert hooks.keep_together(page) == kept.replace("<p>3 %", f"<p>3{space}%")

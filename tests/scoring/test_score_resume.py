@@ -1,5 +1,4 @@
 import fcntl
-import importlib
 import json
 import random
 import signal
@@ -13,15 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from helpers.parquet_rows import columns, save, write
 
-from simplexcal.scoring import Summary, score
+from simplexcal.scoring import Summary, run, score
 from simplexcal.scoring.dataset import Shard
 from simplexcal.scoring.worker import ShardResult, Worker
 
 N_KILLS = 6
-
-runner = importlib.import_module(
-    "simplexcal.scoring.score"
-)  # the package has a function of that name
 
 
 def rows_with_faults(path: Path, n: int) -> Path:
@@ -216,7 +211,7 @@ def test_either_engine_goes_on_with_the_others_shards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calibrator, data = stopped(tmp_path, monkeypatch)
-    plain, asked = runner._score_locally, []
+    plain, asked = run._score_locally, []
 
     def other(
         engine: str, worker: Worker, shards: Iterable[Shard], _: str | None
@@ -225,6 +220,6 @@ def test_either_engine_goes_on_with_the_others_shards(
         found: Generator[ShardResult] = plain(worker, shards)
         return found
 
-    monkeypatch.setattr(runner, "_score_shards", other)
+    monkeypatch.setattr(run, "_score_shards", other)
     summary = score(calibrator, data, tmp_path / "y.parquet", batch_size=4, engine="ray")
     assert (asked, summary.n_resumed) == (["ray"], 48)

@@ -21,7 +21,8 @@ BLOCK = re.compile(
     r'^```(?P<language>\w+)(?: title="(?P<file>[^"\n]+)")?\n(?P<code>.*?)^```\n',
     re.DOTALL | re.MULTILINE,
 )
-OUTPUT = "```{{.text .output}}\n{}\n```\n"
+OUTPUT = "```{{.text .output{}}}\n{}\n```\n"
+COLUMNS = re.compile(r"\||\S  +\S")
 
 
 def render(page: Path, folder: Path) -> str:
@@ -41,10 +42,22 @@ def render(page: Path, folder: Path) -> str:
             end = block.end()
             printed = run(block, page, namespace)
             if printed.strip():
-                parts.append("\n" + OUTPUT.format(printed.strip("\n")))
+                parts.append("\n" + output(printed))
             parts += [f"\n{figure}\n" for figure in save_figures(page.stem)]
     parts.append(text[end:])
     return "".join(parts)
+
+
+def output(printed: str) -> str:
+    """Return what a block has printed as Markdown. Lines are wrapped if nothing is in columns.
+
+    Args:
+        printed: The text.
+    """
+    wrapped = ""
+    if not COLUMNS.search(printed):
+        wrapped = " .wrapped"
+    return OUTPUT.format(wrapped, printed.strip("\n"))
 
 
 def run(block: re.Match[str], page: Path, namespace: dict[str, Any]) -> str:

@@ -22,6 +22,8 @@ ROOT = Path(__file__).parents[2]
 
 # Pages whose code runs while the site is built. The tests run that of the others.
 EXECUTED = re.compile(r"index\.md|quickstart\.md|tutorials/(?!index).*\.md")
+CODE = re.compile(r"(<pre\b.*?</pre>|<code\b.*?</code>)", re.DOTALL)
+SIGN_SPACE = re.compile(r"(?<=\d) (?=[%±])|(?<=±) ")
 HEADING = re.compile(r"^# (.+)$", re.MULTILINE)
 
 
@@ -119,9 +121,20 @@ def link_names(markdown: str) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Typeset the formulas.
+    """Typeset the formulas, and keep numbers on one line with their signs.
 
     Args:
         html: The body of a page.
     """
-    return mathematics.typeset(html)
+    return keep_together(mathematics.typeset(html))
+
+
+def keep_together(html: str) -> str:
+    """Return a page on which no line ends before or after ±, or before a % sign.
+
+    Args:
+        html: The body of a page. Code in it stays as it is.
+    """
+    parts = CODE.split(html)
+    parts[::2] = [SIGN_SPACE.sub("\N{NO-BREAK SPACE}", part) for part in parts[::2]]
+    return "".join(parts)
