@@ -10,6 +10,7 @@ import pytest
 from tools.website import execution
 from tools.website.hooks import EXECUTED
 
+WIDTH = 84  # columns that a page of the site shows without scrolling
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [p for p in sorted(DOCS.rglob("*.md")) if EXECUTED.fullmatch(str(p.relative_to(DOCS)))]
@@ -81,6 +82,7 @@ def test_the_code_of_each_page_is_python(page: Path) -> None:
         warnings.simplefilter("error")
         for block in blocks:
             compile(block, page.name, "exec")
+            assert max(map(len, block.splitlines())) <= WIDTH
 
 
 @pytest.mark.slow
