@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.made
 
-.PHONY: setup demo docs test test-slow lint format browser bench picture table clean
+.PHONY: setup demo docs test test-slow lint format browser bench picture table release-check clean
 
 setup: $(STAMP)
 
@@ -28,6 +28,10 @@ test: lint browser ## lint, then the suite without its slow tests, on all cores
 
 test-slow: setup ## the slow tests, which make test leaves out
 	$(BIN)/python -m pytest --numprocesses auto -m slow
+
+# It makes an environment for each extra, in a folder for temporary files: several minutes and GB.
+release-check: setup ## build sdist and wheel, and try the wheel without extras and with each
+	$(BIN)/python -m tools.release.check
 
 # The report is tested in a real browser: an installed one, or Debian's chromium.
 browser:

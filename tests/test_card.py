@@ -181,6 +181,16 @@ def test_a_saved_calibrator_without_a_network_says_so(tmp_path: Path, net: nn.Mo
     assert values["fit"]["n"] == 200
 
 
+def test_a_method_that_changes_predictions_says_so(net: nn.Module) -> None:
+    outputs, labels = sc.extract(net, make_data(net, 200, 1))
+    with pytest.warns(UserWarning, match="may change predictions"):
+        changing = sc.VectorScaling().fit(outputs, labels)
+    keeping = sc.TemperatureScaling().fit(outputs, labels)
+    texts = [" ".join(str(sc.CalibrationCard.of(x)).split()) for x in (changing, keeping)]
+    assert ["may change predictions" in text for text in texts] == [True, False]
+    assert ["The predicted class is the network's own." in text for text in texts] == [False, True]
+
+
 def test_there_is_no_card_before_the_fit() -> None:
     with pytest.raises(sc.NotFittedError, match="so there is no card"):
         sc.CalibrationCard.of(sc.TemperatureScaling())

@@ -17,7 +17,10 @@ mpl.use("Agg")
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [
+    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")),
+    *sorted(DOCS.rglob("*.md")),
+]
 README = (ROOT / "README.md").read_text()
 GUIDE = sorted((DOCS / "guide").glob("*.md"))
 SERVING = DOCS / "serving.md"
