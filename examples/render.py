@@ -1,4 +1,4 @@
-"""Write the tables of docs/results/third-party.md from the records.
+"""Write the tables of docs/results/third-party.md and docs/results/text.md from the records.
 
 usage: python examples/render.py
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from _record import FOLDER, markdown
 
 PAGES_FOLDER = Path(__file__).parents[1] / "docs" / "results"
-PAGES = ("third-party.md",)
+PAGES = ("third-party.md", "text.md")
 RECORD = re.compile(r"(<!-- record (\w+) -->\n).*?(<!-- end of record -->)", re.DOTALL)
 
 

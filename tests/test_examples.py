@@ -122,3 +122,37 @@ def test_files_of_uncertain_type_are_left_out(
     assert files.group_of(kept[0]) == "c copy"
     other_xml = files.File(Path("a.xsl"), "xml", b"<" * 40)
     assert not files.has_certain_type(other_xml, ["xml"])
+
+
+def test_the_words_of_a_treebank_are_padded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tagger = example("tagger", monkeypatch)
+    rows = [("1", "Give", "VERB"), ("2-3", "'em", "_"), ("2", "'em", "PRON"), ("2.1", "x", "X")]
+    lines = ["# text = Give 'em", *("\t".join([a, b, "_", c]) for a, b, c in rows)]
+    (tmp_path / "a.conllu").write_text("\n".join(lines) + "\n\n1\tGo\tgo\tVERB\n\n")
+    sentences = tagger.read(tmp_path / "a.conllu")
+    assert sentences == [[("Give", "VERB"), ("'em", "PRON")], [("Go", "VERB")]]
+    data = tagger.encode(sentences, {"give": 2, "go": 3})
+    assert data["input_ids"].tolist() == [[2, tagger.UNKNOWN], [3, 0]]
+    assert data["attention_mask"].tolist() == [[1, 1], [1, 0]]
+    verb, pronoun = tagger.CLASSES.index("VERB"), tagger.CLASSES.index("PRON")
+    assert data["labels"].tolist() == [[verb, pronoun], [verb, -100]]
+    net = tagger.Tagger(4).eval()
+    alone = tagger.encode(sentences[1:], {"go": 3})
+    inputs = [{name: x for name, x in part.items() if name != "labels"} for part in (data, alone)]
+    torch.testing.assert_close(net(**inputs[0])[1, 0], net(**inputs[1])[0, 0])
+
+
+def test_the_pieces_of_a_query_are_hashed_and_padded(monkeypatch: pytest.MonkeyPatch) -> None:
+    intents = example("intents", monkeypatch)
+    assert list(intents.pieces_of("Go on")) == [
+        *("go", "on", "go on"),
+        *("<go", "go>", "<go>"),
+        *("<on", "on>", "<on>"),
+    ]
+    encoded = intents.encode(["go on", "go"])
+    assert encoded.shape == (2, 9)
+    assert encoded[1, 4:].tolist() == [0] * 5
+    net = intents.Network(3).eval()
+    torch.testing.assert_close(net(encoded)[1], net(encoded[1:, :4])[0])

@@ -39,6 +39,7 @@ SHELL = [
 ILLUSTRATIONS = {
     "docs/installation.md": "they install the package, which `make` does before any test",
     "docs/results/third-party.md": "they are what scripts in examples/ have printed",
+    "docs/results/text.md": "they are what scripts in examples/ have printed",
 }
 COMMANDS = [block for block in SHELL if block.startswith("simplexcal ")]
 LIBRARIES = ["huggingface", "lightning", "mlflow", "torchmetrics"]
