@@ -1,6 +1,7 @@
 import math
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -292,6 +293,48 @@ def test_logits_as_features_need_no_scale_and_no_constant(generator: torch.Gener
     torch.testing.assert_close(features, logits - logits.amax(-1, keepdim=True))
     torch.testing.assert_close(features, logit_features(logits.log_softmax(-1)))
     torch.testing.assert_close(features, logit_features(1e6 * logits, 1e6))
+
+
+def test_very_many_classes_share_features_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mixup, "MAX_FEATURES", 2)
+    logits = torch.tensor([[0.0, -1.0, -2.0, -4.0, -8.0, -16.0, -32.0]])
+    # The signs of the four parts are +, -, - and +.
+    expected = torch.tensor([[0.0 + 2.0 + 8.0 - 32.0, -1.0 + 4.0 + 16.0]])
+    assert torch.equal(logit_features(logits), expected)
+    assert mixup.n_logit_features(7) == 2
+    assert mixup.n_logit_features(1) == 1
+
+
+def test_mixed_logits_come_with_shared_features(
+    labels: Tensor, inputs: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mixup, "MAX_FEATURES", 2)
+    outputs = Outputs(Linear()(inputs).logits)
+    source = LogitMixup(outputs, labels)
+    drawn = source.sample(1.0, 30, torch.Generator().manual_seed(0)).outputs
+    assert drawn.logits.shape[1] == outputs.n_classes
+    assert drawn.features is not None
+    torch.testing.assert_close(drawn.features, logit_features(drawn.logits))
+
+
+def test_few_products_are_with_zero(
+    labels: Tensor, inputs: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = []
+    make = mixup._mixing_matrix
+
+    def recorded(*arguments: Any) -> Tensor:
+        matrix = make(*arguments)
+        sizes.append(matrix.shape[-1])
+        return matrix
+
+    monkeypatch.setattr(mixup, "_mixing_matrix", recorded)
+    source = LogitMixup(Linear()(inputs), labels, per_class=4)
+    k = source.n_classes
+    for most, per_class in ((4 * k * k, 4), (2 * k * k, 2), (1, 1)):
+        monkeypatch.setattr(mixup, "MAX_PRODUCTS", most)
+        source.sample(1.0, 30)
+        assert sizes.pop() == per_class * k
 
 
 @pytest.mark.parametrize("masked", [-1e4, -1e30, torch.finfo(torch.float32).min, -torch.inf])

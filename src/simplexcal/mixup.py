@@ -5,8 +5,9 @@ x̃ = Σ_k w_k x^(k),  π̃ = w ~ Dirichlet(β, …, β)   (Esaki et al. 2024, S
 Mixup samples come from balanced batches with R samples of each class. The samples of each class are
 shuffled S times, and the r-th of every class are mixed. So one batch gives R·S mixup samples by one
 matrix product, (R·S, K·R) times (K·R, …). With so many classes that this matrix would be too large,
-R is smaller. Memory is bounded by the batches that are mixed at a time, not by the number of mixup
-samples. Weights are drawn, and returned, as logarithms: small β never gives -∞.
+or its products with 0 too many, R is smaller. Memory is bounded by the batches that are mixed at a
+time, not by the number of mixup samples. Weights are drawn, and returned, as logarithms: small β
+never gives -∞.
 
 A class without a sample is left out. The weights are then those of the other classes, and so are
 the logits of a mixup sample. This loses nothing: π_k ∝ exp((g_k + G_k) / λ), so the probabilities
@@ -33,7 +34,9 @@ from simplexcal.types import Outputs
 
 FORWARD_BATCH = 4096  # inputs of one forward pass
 MAX_MATRIX = 2**24  # numbers in one mixing matrix
+MAX_PRODUCTS = 3_000_000  # multiplications for one mixup sample
 MAX_AT_A_TIME = 2**24  # numbers in the mixing matrices, and in the batches, that are held at a time
+MAX_FEATURES = 1024  # that a branch reads where it reads logits
 MAX_DEPTH = 200.0  # A logit further below the largest counts as one just there, in nats.
 # A head gives the logits if the difference is below this share of them (root mean squares). It is
 # 0.2 % for outputs in bfloat16, and 1.7 % if the demo's network lacks its small biases.
@@ -110,11 +113,13 @@ class Mixup(ABC):
             )
         check_generator(generator)
         k = len(self.classes)
-        affordable = math.isqrt(MAX_MATRIX // (k * self.n_shuffles))
-        per_class = min(self.per_class, max(1, affordable))
+        size = self.samples[0].numel()
+        by_matrix = math.isqrt(MAX_MATRIX // (k * self.n_shuffles))
+        by_products = MAX_PRODUCTS // (k * size)
+        per_class = max(1, min(self.per_class, by_matrix, by_products))
         batch_size = per_class * self.n_shuffles
         n_batches = -(-n_samples // batch_size)
-        numbers = k * per_class * max(batch_size, self.samples[0].numel())
+        numbers = k * per_class * max(batch_size, size)
         at_a_time = max(1, MAX_AT_A_TIME // numbers)
         counts = [min(at_a_time, n_batches - i) for i in range(0, n_batches, at_a_time)]
         parts = (self._mix(beta, count, per_class, generator) for count in counts)
@@ -261,8 +266,8 @@ class FeatureMixup(Mixup):
 class LogitMixup(Mixup):
     """Mix logits, where there are no features: features := logits, last layer := identity.
 
-    The branch then reads ``logit_features`` of the logits. Both the logits and the features of a
-    mixup sample are these, in one tensor where every class has a sample.
+    What is mixed are the ``depths`` of the logits. The branch reads ``logit_features``: with up to
+    1024 classes they are the depths themselves, and one tensor holds both.
 
     Args:
         outputs: The network's outputs; their features are not used.
@@ -285,7 +290,7 @@ class LogitMixup(Mixup):
         weights_per_sample: bool = True,
     ) -> None:
         self.logits = outputs.logits.detach()
-        samples = logit_features(self.logits)
+        samples = depths(self.logits)
         k = outputs.n_classes
         super().__init__(samples, labels, k, per_class, n_shuffles, weights_per_sample)
 
@@ -296,22 +301,57 @@ class LogitMixup(Mixup):
             temperature: T of temperature scaling, so that the scale of the logits does not matter.
         """
         scaled = copy(self)
-        scaled.samples = logit_features(self.logits, temperature)
+        scaled.samples = depths(self.logits, temperature)
         return scaled
 
     def _outputs(self, mixed: Tensor) -> Outputs:
-        return Outputs(logit_features(mixed))
+        return Outputs(depths(mixed))
 
     def _of_mixed_classes(self, outputs: Outputs) -> Outputs:
-        return super()._of_mixed_classes(Outputs(outputs.logits, outputs.logits))
+        return super()._of_mixed_classes(Outputs(outputs.logits, _folded(outputs.logits)))
 
 
 def logit_features(logits: Tensor, temperature: Tensor | float = 1.0) -> Tensor:
-    """Return logits as the features that a branch reads, between -200 and 0, (..., K).
+    """Return the features that a branch reads where it reads logits, (..., K), or (..., 1024).
 
-    They are the distances to the largest logit, divided by the temperature. A class further down
-    than 200 nats is masked by the network, as by -1e9, and counts as one just there. So neither a
-    constant in the logits nor, at the temperature of temperature scaling, their scale matters.
+    They are the ``depths`` of the logits. Of more than 1024 classes, each 1024th one shares a
+    feature: it is the sum of their depths, with signs.
+
+    Args:
+        logits: (..., K), of any size.
+        temperature: T of temperature scaling.
+    """
+    return _folded(depths(logits, temperature))
+
+
+def n_logit_features(n_classes: int) -> int:
+    """Return how many features ``logit_features`` gives.
+
+    Args:
+        n_classes: K.
+    """
+    return min(n_classes, MAX_FEATURES)
+
+
+def _folded(values: Tensor) -> Tensor:
+    """Return Σ_i s_i · values[..., 1024 i + j], with the signs s of the Thue-Morse sequence."""
+    k = values.shape[-1]
+    if k <= MAX_FEATURES:
+        return values
+    n_parts = -(-k // MAX_FEATURES)
+    padded = nn.functional.pad(values, (0, n_parts * MAX_FEATURES - k))
+    signs = [1.0 - 2.0 * (i.bit_count() % 2) for i in range(n_parts)]
+    parts = padded.unflatten(-1, (n_parts, MAX_FEATURES))
+    folded: Tensor = (torch.tensor(signs).to(values).unsqueeze(-1) * parts).sum(-2)
+    return folded
+
+
+def depths(logits: Tensor, temperature: Tensor | float = 1.0) -> Tensor:
+    """Return distances to the largest logit, divided by a temperature, in [-200, 0], (..., K).
+
+    A class further down than 200 nats is masked by the network, as by -1e9, and counts as one just
+    there. So neither a constant in the logits nor, at the temperature of temperature scaling, their
+    scale matters.
 
     Args:
         logits: (..., K), of any size.

@@ -37,7 +37,7 @@ def quick(
 
 def test_its_name_is_not_that_of_dirichlet_calibration() -> None:
     assert CALIBRATORS["dirichlet-ts"] is DirichletTemperatureScaling
-    assert "dirichlet" not in CALIBRATORS  # Kull et al. (2019)
+    assert CALIBRATORS["dirichlet"] is not DirichletTemperatureScaling  # Kull et al. (2019)
 
 
 def test_the_papers_settings_are_the_default() -> None:

@@ -12,7 +12,7 @@ from simplexcal.calibrators._branch_network import Branch, MemberBatch, mixup_ba
 from simplexcal.calibrators._optim import minimise
 from simplexcal.calibrators.base import Calibrator, Task
 from simplexcal.metrics import ece
-from simplexcal.mixup import Mixup
+from simplexcal.mixup import Mixup, n_logit_features
 from simplexcal.types import Outputs
 
 PAPER_BETAS = tuple(round(0.1 * i, 1) for i in range(2, 21))
@@ -107,7 +107,7 @@ class BranchCalibrator(Calibrator):
 
     def _build(self, n_classes: int, n_features: int | None) -> None:
         self.register_buffer("beta", torch.zeros(()))
-        self.branch = self._make_branch(1, n_features or n_classes)
+        self.branch = self._make_branch(1, n_features or n_logit_features(n_classes))
         self.member_states = []
 
     def _make_branch(self, n_members: int, n_features: int) -> Branch:

@@ -71,8 +71,10 @@ class Branch(nn.Module):
         first, *others = zip(self.weights, self.biases, strict=True)
         weight, bias = first
         n_members = len(weight) // self.n_networks
-        x = features.to(weight.dtype).expand(n_members, *features.shape[-2:])
-        x = x.repeat_interleave(self.n_networks, 0)
+        n, d = features.shape[-2:]
+        x = features.to(weight.dtype).expand(n_members, n, d).unsqueeze(1)
+        # Of one member this is a view: its networks read the same rows.
+        x = x.expand(n_members, self.n_networks, n, d).flatten(0, 1)
         x = torch.baddbmm(bias, x, weight)
         for weight, bias in others:
             x = torch.baddbmm(bias, torch.relu(x), weight)
