@@ -27,9 +27,11 @@ from simplexcal.card import CalibrationCard
 from simplexcal.comparison import Comparison
 from simplexcal.concrete import Concrete, Moments
 from simplexcal.dense_evaluation import DenseEvaluation, evaluate_dense
+from simplexcal.drift import Drift
 from simplexcal.evaluation import Evaluation, OODEvaluation, evaluate, evaluate_ood, tabulate
 from simplexcal.mixup import FeatureMixup, InputMixup, LogitMixup
 from simplexcal.model import CalibratedModel, calibrate, load, load_calibrator
+from simplexcal.monitoring import MonitorResult, monitor
 from simplexcal.thresholds import Threshold, find_threshold
 from simplexcal.types import Outputs, Prediction
 
@@ -80,6 +82,9 @@ __all__ = [  # noqa: RUF022 - in groups
     # The predictions without labels, after deployment.
     "estimate_accuracy",
     "AccuracyEstimate",
+    "monitor",
+    "MonitorResult",
+    "Drift",
     # The library.
     "__version__",
 ]

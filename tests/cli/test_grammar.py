@@ -328,6 +328,8 @@ def test_the_examples_run_and_print_what_fits_a_terminal(
     for name in ("test", "ood"):
         np.savez(f"{name}.npz", logits=arrays["logits"][::-1], labels=arrays["labels"][::-1])
     write(Path("rows.parquet"), {"logits": arrays["logits"]})
+    for name in ("reference", "batch"):
+        output_of(capsys, f"predict net.safetensors val.npz -o {name}.parquet")
     for command, example in EXAMPLES.items():
         if command not in ("demo", "calibrate"):  # These take long, and others test them.
             text = output_of(capsys, example.removeprefix("simplexcal "))

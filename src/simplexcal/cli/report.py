@@ -1,6 +1,5 @@
 """``simplexcal report``."""
 
-import hashlib
 from pathlib import Path
 from typing import Annotated
 
@@ -37,6 +36,7 @@ from simplexcal.cli._options import (
     given_names,
     network_spec,
 )
+from simplexcal.cli._sources import describe_file
 from simplexcal.io._columns import Names
 from simplexcal.network_spec import NetworkSpec
 from simplexcal.report import write_report
@@ -160,22 +160,15 @@ def _sources(
     fingerprint: str | None,
 ) -> dict[str, str]:
     """Return the files of the report, by what they are."""
-    found = {"Data": _describe_file(data)}
+    found = {"Data": describe_file(data)}
     if ood is not None:
-        found["Out-of-distribution data"] = _describe_file(ood)
+        found["Out-of-distribution data"] = describe_file(ood)
     if calibrators:
-        found["Calibrators"] = "; ".join(map(_describe_file, calibrators))
+        found["Calibrators"] = "; ".join(map(describe_file, calibrators))
     if model is not None:
         found["Network"] = model
     if weights is not None:
-        found["Weights"] = _describe_file(weights)
+        found["Weights"] = describe_file(weights)
     if fingerprint is not None:
         found["Fingerprint of the network"] = fingerprint
     return found
-
-
-def _describe_file(path: Path) -> str:
-    """Return the name of a file, and the first 16 digits of its SHA-256."""
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return f"{path.name} (SHA-256 {digest[:16]})"

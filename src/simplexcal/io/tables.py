@@ -185,6 +185,20 @@ def array_names(path: str | Path) -> Sequence[str]:
     return _read(path, [], None).array_names
 
 
+def read_columns(path: str | Path, wanted: Sequence[str]) -> Columns:
+    """Return the arrays of a file that are wanted and present, and the names of all.
+
+    Args:
+        path: The file.
+        wanted: The arrays.
+
+    Raises:
+        ValueError: If the file cannot be read.
+        OSError: If the file cannot be opened.
+    """
+    return _read(path, list(wanted), None)
+
+
 def read_outputs(
     path: str | Path,
     kind: str,

@@ -84,9 +84,13 @@ def checked_class_names(class_names: Sequence[str] | None, k: int) -> list[str]:
     return check_class_names(class_names, k)
 
 
-def check_extra_is_installed() -> None:
-    """Raise ModuleNotFoundError if a package that draws the page is missing."""
-    for name in PACKAGES:
+def check_extra_is_installed(packages: Sequence[str] = PACKAGES) -> None:
+    """Raise ModuleNotFoundError if a package that draws the page is missing.
+
+    Args:
+        packages: What the page needs.
+    """
+    for name in packages:
         if find_spec(name) is None:
             raise ModuleNotFoundError(
                 f"write_report needs {name}, which is not installed. "
@@ -94,26 +98,33 @@ def check_extra_is_installed() -> None:
             )
 
 
-def _render(context: Context) -> str:
-    source = Path(__file__).with_name("report.html.j2").read_text(encoding="utf-8")
+def render_page(template: str, context: Context) -> str:
+    """Return a page.
+
+    Args:
+        template: Name of the template's file.
+        context: What the template shows.
+    """
     return (
-        _jinja_environment()
-        .from_string(source)
-        .render(
-            context,
-            n_steps=N_STEPS,
-            n_rows=N_ROWS,
-            start=round(START * N_STEPS),
-            version=simplexcal.__version__,
-            vega=_vega(),
-        )
+        _jinja_environment().get_template(template).render(context, version=simplexcal.__version__)
     )
+
+
+def _render(context: Context) -> str:
+    controls = {
+        "n_steps": N_STEPS,
+        "n_rows": N_ROWS,
+        "start": round(START * N_STEPS),
+        "vega": _vega(),
+    }
+    return render_page("report.html.j2", context | controls)
 
 
 def _jinja_environment() -> "jinja2.Environment":
     import jinja2
 
     environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
