@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 # Pages whose code runs while the site is built. The tests run that of the others.
 EXECUTED = re.compile(r"index\.md|quickstart\.md|tutorials/(?!index).*\.md")
 CODE = re.compile(r"(<pre\b.*?</pre>|<code\b.*?</code>)", re.DOTALL)
-SIGN_SPACE = re.compile(r"(?<=\d) (?=[%±])|(?<=±) ")
+SIGN_SPACE = re.compile(r"(?<=\d) (?=%)|(?<=±) ")
 HEADING = re.compile(r"^# (.+)$", re.MULTILINE)
 
 
@@ -130,7 +130,7 @@ def on_page_content(html: str, **_: Any) -> str:
 
 
 def keep_together(html: str) -> str:
-    """Return a page on which no line ends before or after ±, or before a % sign.
+    """Return a page on which no line ends after ± or before a % sign.
 
     Args:
         html: The body of a page. Code in it stays as it is.
