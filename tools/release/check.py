@@ -1,6 +1,7 @@
 """Builds the packages and tries them as a user would: `make release-check`.
 
-    python -m tools.release.check [--python python3.11 ...] [--repository URL] [--tag v0.2.0]
+    python -m tools.release.check [--python python3.11 ...] [--extras cli ...]
+        [--repository URL] [--tag v0.2.0]
 
 It builds sdist and wheel, checks their metadata and contents, and installs the wheel into a fresh
 environment without extras, and into one with each extra. There it runs the quickstart, the demo,
@@ -43,7 +44,7 @@ def main() -> int:
             *publication_faults(ROOT, wheel, options.repository, options.tag),
         ]
         for python in options.python:
-            faults += try_wheel(wheel, python, folder / Path(python).name)
+            faults += try_wheel(wheel, python, options.extras, folder / Path(python).name)
     for fault in faults:
         print(f"FAULT: {fault}")
     if faults:
@@ -69,12 +70,13 @@ def build(folder: Path, output: Path) -> tuple[Path, Path]:
     return wheel, sdist
 
 
-def try_wheel(wheel: Path, python: str, folder: Path) -> list[str]:
+def try_wheel(wheel: Path, python: str, checks: Sequence[str], folder: Path) -> list[str]:
     """Return what fails in fresh environments with the wheel.
 
     Args:
         wheel: The wheel.
         python: The interpreter.
+        checks: The extras of each environment, keys of CHECKS.
         folder: Folder for the environments, which need several GB.
     """
     environment = folder / "environment"
@@ -83,7 +85,7 @@ def try_wheel(wheel: Path, python: str, folder: Path) -> list[str]:
     install(own_python, str(wheel))
     environment.rename(bare)
     faults = []
-    for extras in CHECKS:
+    for extras in checks:
         # The copy has the name of the original, which its scripts hold. Files are shared by hard
         # links; pip replaces files, and changes none.
         run(["cp", "-al", bare, environment])
@@ -155,6 +157,7 @@ def _constraints() -> dict[str, str]:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Builds the packages and tries them.")
     parser.add_argument("--python", nargs="+", default=[sys.executable], help="Interpreters.")
+    parser.add_argument("--extras", nargs="+", default=list(CHECKS), choices=CHECKS, help="All.")
     parser.add_argument("--repository", help="Address that the metadata must name as the source.")
     parser.add_argument("--tag", help="Tag of the release, which must be that of the version.")
     return parser.parse_args()

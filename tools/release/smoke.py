@@ -82,8 +82,8 @@ def ray(_: Path) -> None:
 
     logits = np.load("test.npz")["logits"]
     pq.write_table(pa.table({"logits": list(logits)}), "rows.parquet")
-    _command("simplexcal score net.safetensors rows.parquet -o scored --engine ray")
-    assert list(Path("scored").glob("*.parquet"))
+    _command("simplexcal score net.safetensors rows.parquet -o scored.parquet --engine ray")
+    assert Path("scored.parquet").exists()
 
 
 def huggingface(_: Path) -> None:
@@ -125,6 +125,23 @@ def mlflow(_: Path) -> None:
         assert log_calibration(model, data, report=False) is not None
 
 
+def mlflow_onnx(_: Path) -> None:
+    """A logged model, as MLflow serves it."""
+    import os
+
+    os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
+    import mlflow as library
+    import numpy as np
+
+    from simplexcal.integrations.mlflow import log_model
+
+    library.set_tracking_uri("mlruns")
+    model, (x, _) = _model()
+    info = log_model(model, x[:1])
+    served = library.pyfunc.load_model(info.model_uri).predict(x.numpy())
+    np.testing.assert_allclose(served["probs"], model.predict(x).probs.numpy(), atol=1e-5)
+
+
 # By the extras of the environment. Those for developers are tried by the test suite.
 CHECKS: dict[str, Check] = {
     "": library,
@@ -138,6 +155,7 @@ CHECKS: dict[str, Check] = {
     "lightning": lightning,
     "torchmetrics": torchmetrics,
     "mlflow": mlflow,
+    "mlflow,onnx": mlflow_onnx,
 }
 
 

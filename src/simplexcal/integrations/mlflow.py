@@ -6,8 +6,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import mlflow
-import mlflow.onnx
-import onnx
 
 from simplexcal.comparison import Comparison
 from simplexcal.model import CalibratedModel
@@ -81,6 +79,9 @@ def log_model(
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         model.to_onnx(path, example_inputs, dynamic=dynamic)
+        import mlflow.onnx  # needs the extra, which to_onnx asks for
+        import onnx
+
         # Nothing else runs the graph; otherwise MLflow would look for imports in another process.
         settings.setdefault("pip_requirements", mlflow.onnx.get_default_pip_requirements())
         return mlflow.onnx.log_model(onnx.load(path), name=name, **settings)
