@@ -41,7 +41,11 @@ ILLUSTRATIONS = {
     "docs/results/third-party.md": "they are what scripts in examples/ have printed",
     "docs/results/text.md": "they are what scripts in examples/ have printed",
 }
-COMMANDS = [block for block in SHELL if block.startswith("simplexcal ")]
+# A network that the reader has: tests/cli/test_cli_dense.py runs such commands.
+OWN_NETWORK = "streets:UNet"
+COMMANDS = [
+    block for block in SHELL if block.startswith("simplexcal ") and OWN_NETWORK not in block
+]
 LIBRARIES = ["huggingface", "lightning", "mlflow", "torchmetrics"]
 DOCUMENTED = ["", ".metrics", ".io", ".plots", ".onnx", ".sklearn", ".report", ".scoring", ".demo"]
 DOCUMENTED += [f".integrations.{name}" for name in LIBRARIES]

@@ -102,7 +102,10 @@ class MonitorResult:
     def remedy(self) -> str:
         """What to do, as a sentence."""
         if self.verdict == "recalibrate":
-            return "Label some of these inputs, evaluate on them, and calibrate again."
+            return (
+                "Label some of these inputs, evaluate on them, and calibrate again where the "
+                "calibration has suffered."
+            )
         if self.verdict == "steady":
             return "Label a few inputs now and then: changed labels cannot be seen without labels."
         needed = n_for_half_width(self.tolerance / 2, self.largest.level)
@@ -210,9 +213,10 @@ def monitor(
     - "steady" where for every score the interval lies within the tolerance;
     - "undecided" otherwise.
 
-    The intervals hold together, so that batches like the reference say "recalibrate" with a
-    probability of at most 1 - `level`, whatever the tolerance. Inputs must be independent of each
-    other. What looks like the reference and has other labels (concept drift) is not seen.
+    The intervals hold together, so that a batch like the reference is to be recalibrated with a
+    probability of at most 1 - `level`, at any tolerance and with many inputs. Inputs must be
+    independent of each other. What looks like the reference and has other labels (concept drift) is
+    not seen.
 
     Args:
         reference: Predictions for inputs that the network was not trained on: a `Prediction`,
