@@ -1,89 +1,49 @@
-"""Table 1's networks before calibration and after STS: the README's picture.
+"""The demo's network before calibration and after STS: the README's picture.
 
 usage: python benchmarks/reliability_picture.py     (writes docs/reliability.png)
 
-Each diagram pools the test predictions of all networks of Table 1, from the bins in
-experiments/results/table1. Opposite errors of two networks cancel in the pool, so its ECE is below
-the networks' own: the titles say both.
+The predictions are those of `simplexcal demo`: out of fold, on the 10000 test images of
+Fashion-MNIST.
 """
 
-import json
-import statistics
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import matplotlib.pyplot as plt
-import torch
 from matplotlib.axes import Axes
+from torch import Tensor
 
-from simplexcal import plots
-from simplexcal.metrics import Bins
+from simplexcal import metrics, plots
+from simplexcal.demo import run
+from simplexcal.types import Prediction
 
-ROOT = Path(__file__).parents[1]
-RECORDS = ROOT / "experiments" / "results" / "table1"
-PICTURE = ROOT / "docs" / "reliability.png"
-Record = dict[str, Any]
-
-
-def read_records(method: str) -> list[Record]:
-    """Return the records of a method, one for each network.
-
-    Args:
-        method: The method's key.
-    """
-    records = []
-    for path in sorted(RECORDS.glob("*.jsonl")):
-        records += [json.loads(line) for line in path.read_text().splitlines()]
-    return [record for record in records if record["method"] == method]
+PICTURE = Path(__file__).parents[1] / "docs" / "reliability.png"
+TITLES = {"none": "before calibration", "sts": "after STS"}
 
 
-def pool(all_bins: Sequence[Record]) -> Bins:
-    """Return the bins of all networks' predictions together.
-
-    Args:
-        all_bins: The bins of each network, of one width; None stands for an empty bin.
-    """
-    count = torch.tensor([bins["count"] for bins in all_bins])
-    weight = count / count.sum(0)
-    means = {}
-    for name in ("confidence", "accuracy"):
-        values = [[value or 0.0 for value in bins[name]] for bins in all_bins]
-        means[name] = (weight * torch.tensor(values)).sum(0)
-    return Bins(torch.tensor(all_bins[0]["edges"]), count.sum(0), **means)
-
-
-def draw(ax: Axes, name: str, records: Sequence[Record]) -> None:
-    """Draw the pooled reliability diagram, titled with the mean of the networks' own numbers.
+def draw(ax: Axes, title: str, prediction: Prediction, labels: Tensor) -> None:
+    """Draw a reliability diagram, titled with the ECE and the NLL.
 
     Args:
         ax: The Axes to draw on.
-        name: What the networks are.
-        records: The records of one method.
+        title: What the predictions are.
+        prediction: They.
+        labels: The true classes.
     """
-    plots.reliability_diagram(pool([record["bins"] for record in records]), ax)
-    mean = {
-        key: statistics.mean(record["metrics"][key] for record in records)
-        for key in ("ece", "ece_floor", "nll")
-    }
-    ax.set_title(
-        f"{len(records)} networks {name}\n"
-        f"mean over the networks: ECE {mean['ece']:.2%} (by chance {mean['ece_floor']:.2%}), "
-        f"NLL {mean['nll']:.3f}",
-        fontsize=9,
-        loc="left",
-    )
-    legend = ax.get_legend()
-    if legend is not None:
-        legend.set_title(f"pooled: {legend.get_title().get_text()}")
+    correct = prediction.label == labels
+    plots.reliability_diagram(metrics.reliability(prediction.confidence, correct), ax)
+    ece = metrics.ece(prediction.confidence, correct)
+    nll = metrics.nll(prediction.probs, labels)
+    ax.set_title(f"{title}: ECE {ece:.2%}, NLL {nll:.4f}", fontsize=10, loc="left")
 
 
 def main() -> None:
     """Draw both diagrams."""
-    figure = plt.figure(figsize=(10.6, 4.2), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    draw(left, "before calibration", read_records("none"))
-    draw(right, "after STS", read_records("sts"))
+    data = run.prepare()
+    figure = plt.figure(figsize=(11.4, 4.2), layout="constrained")
+    panels = figure.subplots(1, 2)
+    predictions = run.predictions(data, tuple(TITLES))
+    for ax, (name, prediction) in zip(panels, predictions, strict=True):
+        draw(ax, TITLES[name], prediction, data.labels)
     figure.savefig(PICTURE, dpi=100)
 
 

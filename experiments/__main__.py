@@ -5,7 +5,7 @@
   python -m experiments run STUDY --data DATA --cache CACHE [...]
       do what is left of one of the studies
   python -m experiments render
-      write docs/results/, its figures and the README's table
+      write docs/results/ and its figures
 
 An example:
   python -m experiments run table1 --settings fmnist-lenet5 --seeds 0-4

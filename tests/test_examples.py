@@ -42,6 +42,9 @@ def test_the_pages_are_what_the_records_say(monkeypatch: pytest.MonkeyPatch) -> 
         assert render.render(page) == page
         shown += re.findall(r"<!-- record (\w+) -->", page)
     assert sorted(shown) == sorted(record["example"] for record in RECORDS)
+    readme = render.README.read_text()
+    assert render.render_readme(readme) == readme
+    assert sorted(render.CLASSIFIERS) == sorted(shown)
 
 
 def test_the_records_are_of_one_version_and_keep_every_prediction() -> None:

@@ -1,4 +1,4 @@
-"""Writes docs/results/ with its figures, and the README's table, from the records.
+"""Writes docs/results/ with its figures from the records.
 
 No number of ours is typed: the prose is in templates, the numbers come from the records.
 """
@@ -18,13 +18,10 @@ from experiments.pretraining import lenet5_variants
 
 ROOT = Path(__file__).parents[2]
 PAGES_FOLDER = ROOT / "docs" / "results"
-# Pages of that folder whose tables are written by examples/ and by the tests' helpers.
-WRITTEN_BY_HAND = ("any-classifier.md", "text.md", "third-party.md")
+# Pages of that folder that other scripts write, or whose figures benchmarks/ print.
+WRITTEN_BY_HAND = ("accuracy-and-speed.md", "any-classifier.md", "text.md", "third-party.md")
 FIGURES_FOLDER = ROOT / "docs" / "figures"
-README = ROOT / "README.md"
 TEMPLATES = Path(__file__).parent / "templates"
-BEGIN = "<!-- results, written by python -m experiments render -->"
-END = "<!-- end of results -->"
 
 
 def index_context(results: Results) -> dict[str, object]:
@@ -95,22 +92,8 @@ def render_pages(folder: Path = RESULTS) -> dict[str, str]:
     return pages
 
 
-def render_readme(text: str, folder: Path = RESULTS) -> str:
-    """Return the README with Table 1 in short, as the records have it.
-
-    Args:
-        text: The README.
-        folder: The folder of the records.
-    """
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
-    summary = table1.summarise(read_results(folder).settings("table1"))
-    rendered = _render("readme.md.j2", {"summary": summary})
-    return f"{before}{BEGIN}\n{rendered}{END}{after}"
-
-
 def write() -> None:
-    """Write pages, figures and README."""
+    """Write pages and figures."""
     results = read_results()
     settings = results.settings("table1")
     for name, group in settings.items():
@@ -124,7 +107,6 @@ def write() -> None:
     PAGES_FOLDER.mkdir(parents=True, exist_ok=True)
     for name, text in render_pages().items():
         (PAGES_FOLDER / name).write_text(text)
-    README.write_text(render_readme(README.read_text()))
 
 
 def _render(template: str, context: dict[str, object]) -> str:

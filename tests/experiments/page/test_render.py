@@ -115,11 +115,6 @@ def test_the_summary_by_hand(results: Path) -> None:
     assert ece[3] == "| CIFAR-10, ResNet-18 (one network) |  | **2.00** |  |  |"
     assert nll[2].endswith("| **0.2450 ± 0.0778** | **0.2550 ± 0.0778** | **0.2500 ± 0.0566** |")
     assert (summary.n_networks, summary.n_lowest) == (2, 1)
-    between = f"a\n{render.BEGIN}\nold\n{render.END}\nb"
-    readme = render.render_readme(between, results)
-    assert readme.startswith(f"a\n{render.BEGIN}\n| ECE % | pre-trained | TS |")
-    lowest = "Of these 2 networks, the default has the lowest NLL of all methods for 1."
-    assert readme.endswith(f"{lowest}\n{render.END}\nb")
 
 
 def test_overconfidence_is_shown_where_several_methods_have_it_on_record(results: Path) -> None:
@@ -343,7 +338,6 @@ def test_the_pages_are_what_the_records_say() -> None:
     written = {path.name: path.read_text() for path in render.PAGES_FOLDER.iterdir()}
     by_hand = {name: written.pop(name) for name in render.WRITTEN_BY_HAND}
     assert written == pages
-    assert render.README.read_text() == render.render_readme(render.README.read_text())
     for path in re.findall(r"\]\((\.\./figures/[^)]*)\)", "".join(pages.values())):
         assert (render.PAGES_FOLDER / path).is_file()
     for name in re.findall(r"\]\(([\w-]+\.md)[#)]", "".join(pages.values())):
