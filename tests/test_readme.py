@@ -38,6 +38,7 @@ SHELL = [
 # Pages with blocks that nothing runs, and why.
 ILLUSTRATIONS = {
     "docs/installation.md": "they install the package, which `make` does before any test",
+    "docs/results/dense.md": "they train a network on data that are fetched",
     "docs/results/third-party.md": "they are what scripts in examples/ have printed",
     "docs/results/text.md": "they are what scripts in examples/ have printed",
 }
