@@ -34,8 +34,8 @@ class Record:
 
     def __init__(self, example: str, packages: tuple[str, ...] = ()) -> None:
         self.example = example
-        names = ("simplexcal", "torch", *packages)
-        self.versions = {name: metadata.version(name) for name in names}
+        versions = {name: metadata.version(name) for name in ("torch", *packages)}
+        self.versions = {"simplexcal": sc.__version__, **versions}
         self.blocks: list[Block] = []
 
     def add(self, block: Block) -> None:

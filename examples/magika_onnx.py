@@ -261,19 +261,24 @@ def largest_difference(model: sc.CalibratedModel, inputs: NDArray[np.int32]) -> 
     return (probs - expected.probs).abs().max().item(), int((labels != expected.label).sum())
 
 
-def main() -> None:
-    """Calibrate the network with each method, and write it with its calibrator."""
+def parse_arguments() -> tuple[Path, Path]:
+    """Return the folders of the two clones."""
     parser = argparse.ArgumentParser()
     parser.add_argument("linguist", type=Path, metavar="LINGUIST")
     parser.add_argument("tika", type=Path, metavar="TIKA")
     arguments = parser.parse_args()
     for folder, name in ((arguments.linguist, "samples"), (arguments.tika, "tika-parsers")):
         if not (folder / name).is_dir():
-            sys.exit(f"'{folder}' has no {name}. Pass the clones that --help names.")
+            sys.exit(f"'{folder}' has no {name}. Pass clones of linguist and tika.")
+    return arguments.linguist, arguments.tika
+
+
+def main() -> None:
+    """Calibrate the network with each method, and write it with its calibrator."""
+    linguist, tika = parse_arguments()
     folder = Path(magika.__file__).parent / "models" / "standard_v3_3"
     class_names = json.loads((folder / "config.min.json").read_text())["target_labels_space"]
-    found = files_of_linguist(arguments.linguist, LANGUAGES) + files_of_tika(arguments.tika)
-    files = certain(found, class_names)
+    files = certain(files_of_linguist(linguist, LANGUAGES) + files_of_tika(tika), class_names)
     inputs = np.stack([input_of(file.content) for file in files])
     labels = torch.tensor([class_names.index(file.label) for file in files])
     network = OnnxNetwork(folder / "model.onnx")

@@ -23,6 +23,7 @@ from _comparison import compare_methods, predict_by_folds
 from _files import XML, certain, files_of_linguist, group_of
 from _record import Record
 from numpy.typing import NDArray
+from torch import Tensor
 
 import simplexcal as sc
 
@@ -82,6 +83,7 @@ LANGUAGES = {  # the folders of LINGUIST whose language is a class of the networ
     "XML": XML,
     "YAML": "yaml",
 }
+SURE = 0.8  # a confidence
 PROGRAM = """
 const { ModelOperations } = require(process.argv[1]);
 const texts = JSON.parse(require("fs").readFileSync(0, "utf8"));
@@ -122,6 +124,27 @@ def probabilities_of(package: Path) -> Function:
     return probabilities
 
 
+def describe_confidence(record: Record, prediction: sc.Prediction, labels: Tensor) -> None:
+    """Add how right the function is where it is sure and where it is not.
+
+    Args:
+        record: Where the sentence goes.
+        prediction: Its predictions as they are.
+        labels: The classes of the files, (N,).
+    """
+    is_sure = prediction.confidence > SURE
+    is_correct = (prediction.label == labels).float()
+    parts = []
+    for rows, words in ((~is_sure, "up to"), (is_sure, "above")):
+        accuracy = 100 * is_correct[rows].mean()
+        confidence = 100 * prediction.confidence[rows].mean()
+        parts.append(
+            f"{int(rows.sum())} files with a confidence {words} {SURE}: mean confidence "
+            f"{confidence:.1f} %, accuracy {accuracy:.1f} %"
+        )
+    record.note(f"As the function is, {'; '.join(parts)}.")
+
+
 def main() -> None:
     """Calibrate the function with each method."""
     parser = argparse.ArgumentParser()
@@ -130,7 +153,7 @@ def main() -> None:
     arguments = parser.parse_args()
     for folder, name in ((arguments.package, "dist"), (arguments.linguist, "samples")):
         if not (folder / name).is_dir():
-            sys.exit(f"'{folder}' has no {name}. Pass the folders that --help names.")
+            sys.exit(f"'{folder}' has no {name}. Pass the npm package and a clone of linguist.")
     class_names = sorted(LANGUAGES.values())
     files = certain(files_of_linguist(arguments.linguist, LANGUAGES), class_names)
     texts = np.array([file.content.decode("utf-8", "replace") for file in files], object)
@@ -141,7 +164,8 @@ def main() -> None:
     record = Record("vscode_languages")
     record.note(f"{len(files)} files of {len(labels.unique())} types in {len(set(groups))} groups.")
     title = "Five folds of groups, each predicted by a fit to the others:"
-    compare_methods(record, title, predict_by_folds(outputs, labels, groups), labels)
+    predictions = compare_methods(record, title, predict_by_folds(outputs, labels, groups), labels)
+    describe_confidence(record, predictions["none"], labels)
     model = sc.calibrate(function, (texts, labels), probs=True)
     changed = int((model.predict(texts).label != outputs.logits.argmax(-1)).sum())
     record.note(f"`calibrate(function, data, probs=True)` changes {changed} predictions.")

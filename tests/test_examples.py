@@ -57,6 +57,20 @@ def test_the_records_are_of_one_version_and_keep_every_prediction() -> None:
         assert len({row["accuracy"] for row in table["rows"].values()}) == 1
 
 
+def test_what_the_pages_say_of_the_figures_is_so() -> None:
+    tables = [x for record in RECORDS for x in record["blocks"]]
+    for table in tables:
+        if table["kind"] == "methods":  # "STS has the lowest NLL in every table"
+            losses = {key: row["nll"] for key, row in table["rows"].items()}
+            assert min(losses, key=lambda key: losses[key]) == "sts"
+        if table["kind"] == "detection":
+            best = {
+                score: max(table["rows"], key=lambda name: table["rows"][name][score])
+                for score in ("auroc", "aupr")
+            }
+            assert best == {"auroc": "energy", "aupr": "epistemic uncertainty, STS"}
+
+
 def test_the_difference_of_two_nlls(monkeypatch: pytest.MonkeyPatch) -> None:
     comparison = example("_comparison", monkeypatch)
     labels = torch.arange(50) % 4

@@ -19,7 +19,13 @@ from experiments.pretraining import lenet5_variants
 ROOT = Path(__file__).parents[2]
 PAGES_FOLDER = ROOT / "docs" / "results"
 # Pages of that folder that other scripts write, or whose figures benchmarks/ print.
-WRITTEN_BY_HAND = ("accuracy-and-speed.md", "any-classifier.md", "text.md", "third-party.md")
+WRITTEN_BY_HAND = (
+    "accuracy-and-speed.md",
+    "any-classifier.md",
+    "shift.md",
+    "text.md",
+    "third-party.md",
+)
 FIGURES_FOLDER = ROOT / "docs" / "figures"
 TEMPLATES = Path(__file__).parent / "templates"
 
