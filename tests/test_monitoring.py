@@ -32,7 +32,7 @@ REFERENCE = sample(3000, 0)
     [(3000, 2.0, "steady"), (3000, 1.0, "recalibrate"), (100, 2.0, "undecided")],
 )
 def test_the_verdict(n: int, sharpness: float, verdict: str) -> None:
-    found = sc.monitor(REFERENCE, sample(n, 1, sharpness)[0])
+    found = sc.monitor(REFERENCE[0], sample(n, 1, sharpness)[0])
     assert found.verdict == verdict
     assert [drift.score for drift in found.drifts] == ["confidence", "epistemic"]
     assert found.finding.lower().startswith(verdict)
@@ -57,15 +57,15 @@ def test_the_rule_at_its_bounds() -> None:
 
 
 def test_a_smaller_sample_asks_for_as_many_inputs_as_would_do() -> None:
-    found = sc.monitor(REFERENCE, sample(100, 1)[0])
+    found = sc.monitor(REFERENCE[0], sample(100, 1)[0])
     needed = int(re.findall(r"about (\d+) inputs", found.remedy)[0])
-    assert sc.monitor(sample(needed, 2), sample(needed, 3)[0]).verdict == "steady"
+    assert sc.monitor(sample(needed, 2)[0], sample(needed, 3)[0]).verdict == "steady"
 
 
 def test_intervals_hold_together() -> None:
     (one,) = sc.monitor(REFERENCE[0].probs, sample(500, 1)[0].probs).drifts
     assert one.level == pytest.approx(0.95)
-    both = sc.monitor(REFERENCE, sample(500, 1)[0]).drifts
+    both = sc.monitor(REFERENCE[0], sample(500, 1)[0]).drifts
     assert [drift.level for drift in both] == [pytest.approx(0.975)] * 2
     assert both[0].distance == one.distance
 
@@ -91,13 +91,14 @@ def test_without_labels_the_accuracy_is_the_mean_confidence() -> None:
 def test_files_say_the_same(suffix: str, tmp_path: Path) -> None:
     batch = sample(400, 1)[0]
     reference = tmp_path / f"reference{suffix}"
-    write_predictions(reference, REFERENCE[0], labels=REFERENCE[1])
+    known, labels = sample(500, 0)
+    write_predictions(reference, known, labels=labels)
     write_predictions(tmp_path / f"batch{suffix}", batch)
     found = sc.monitor(reference, str(tmp_path / f"batch{suffix}"))
-    expected = sc.monitor(REFERENCE, batch)
+    expected = sc.monitor((known, labels), batch)
     assert [d.distance for d in found.drifts] == [d.distance for d in expected.drifts]
     assert found.accuracy.estimate == pytest.approx(expected.accuracy.estimate, abs=1e-6)
-    paired = sc.monitor((reference, REFERENCE[1]), batch)
+    paired = sc.monitor((reference, labels), batch)
     assert paired.accuracy.estimate == pytest.approx(found.accuracy.estimate, abs=1e-6)
 
 
@@ -112,7 +113,7 @@ def test_the_record_is_json_without_the_percentiles() -> None:
 
 
 def test_the_page(tmp_path: Path) -> None:
-    found = sc.monitor(REFERENCE, sample(2000, 1, sharpness=1.0)[0])
+    found = sc.monitor(REFERENCE, sample(2000, 1, sharpness=1.0)[0], method="atc")
     path = found.write_report(
         tmp_path / "page.html", title="<b> & co", sources={"Batch": "monday.parquet"}
     )

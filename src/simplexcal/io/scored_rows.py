@@ -53,7 +53,10 @@ def read_scored_rows(path: str | Path) -> tuple[ScoredRows, Tensor | None]:
     if "probs" in columns.array_names or columns.is_unnamed:
         prediction, labels = read_predictions(path)
         if is_dense(prediction.probs):
-            raise ValueError(f"'{path}' is about tokens or pixels; one class for each is needed.")
+            raise ValueError(
+                f"'{path}' is about tokens or pixels, and one class for each input is needed. "
+                "Pass predictions for whole inputs."
+            )
         return ScoredRows.of(prediction), labels
     if "confidence" not in columns:
         raise ValueError(
