@@ -22,6 +22,7 @@ PAGES_FOLDER = ROOT / "docs" / "results"
 WRITTEN_BY_HAND = (
     "accuracy-and-speed.md",
     "any-classifier.md",
+    "dense.md",
     "shift.md",
     "text.md",
     "third-party.md",
