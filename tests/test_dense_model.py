@@ -182,6 +182,21 @@ def test_masked_tokens_do_not_count(texts: Any) -> None:
     assert len(again) == len(outputs)
 
 
+def test_a_mask_says_the_same_as_ignored_labels_everywhere(texts: Any, tmp_path: Path) -> None:
+    net, data = texts
+    mask = data["attention_mask"]
+    ignored = {**data, "labels": data["labels"].masked_fill(mask == 0, -100)}
+    unmasked = {name: part for name, part in ignored.items() if name != "attention_mask"}
+    models = [calibrate(net, x, "ts") for x in (data, ignored, unmasked)]
+    pairs = zip(models, (data, ignored, unmasked), strict=True)
+    evaluations: list[Any] = [model.evaluate(x) for model, x in pairs]
+    assert evaluations[0].after.n_positions == mask.sum()
+    assert evaluations[0] == evaluations[1] == evaluations[2]
+    assert torch.equal(models[0].predict(data).probs, models[2].predict(unmasked).probs)
+    path = models[0].write_report(tmp_path / "report.html", data)
+    assert f"{int(mask.sum())} tokens" in path.read_text()
+
+
 # --- calibrate and predict ---
 
 
