@@ -12,7 +12,16 @@ from experiments.config.methods import METHODS
 from experiments.config.run_config import RESULTS
 from experiments.config.settings import SETTINGS, TABLE1_SETTINGS
 from experiments.config.studies import STUDIES
-from experiments.page import comparisons, figures, mixup, normalisation, ood, provenance, table1
+from experiments.page import (
+    comparisons,
+    figures,
+    mixup,
+    normalisation,
+    ood,
+    provenance,
+    rivals,
+    table1,
+)
 from experiments.page.groups import Results, Table, read_results
 from experiments.pretraining import lenet5_variants
 
@@ -77,6 +86,7 @@ PAGES: dict[str, Context] = {
     "ood": ood.context,
     "mixup": mixup.context,
     "normalisation": lambda _: normalisation.context(),
+    "rivals": lambda _: rivals.context(),
     "variants": comparisons.variants_context,
     "few-labels": comparisons.few_labels_context,
     "swapped": comparisons.swapped_context,

@@ -1,0 +1,1 @@
+"""STS against the calibration methods of other packages, on identical data."""
