@@ -10,7 +10,7 @@ from tools.release import metadata, smoke
 import simplexcal
 
 ROOT = Path(__file__).parents[1]
-FOR_DEVELOPERS = {"dev", "docs", "examples", "experiments"}
+FOR_DEVELOPERS = {"dev", "docs", "examples", "experiments", "rivals"}
 VALID = f"""Metadata-Version: 2.4
 Name: simplexcal
 Summary: S
