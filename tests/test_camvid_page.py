@@ -55,3 +55,17 @@ def test_limits_of_memory_and_of_onnxruntime() -> None:
     for found in RECORD["onnx"]["differences"].values():
         assert found["labels"] == 0
         assert found["probs"] <= camvid.TOLERANCE
+
+
+def test_what_the_prose_says_about_the_nll() -> None:
+    others = ("none", "ts", "ets")
+    all_images = RECORD["scores"]["all"]
+    assert all(all_images["sts"]["nll"] > all_images[m]["nll"] for m in others)
+    for table in (
+        RECORD["network"]["nll"],
+        {m: x["nll"] for m, x in RECORD["same_drives"].items()},
+    ):
+        assert all(table["sts"] < table[m] for m in others)
+    for drives in RECORD["class_terms"].values():
+        sts, ts, without = (drives[m]["nll"] for m in ("sts", "ts", "sts_without"))
+        assert abs(without - ts) < 0.2 * abs(sts - ts)
