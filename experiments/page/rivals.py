@@ -1,5 +1,6 @@
 """STS beside the methods of other packages, on identical data."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -169,14 +170,14 @@ def wins_table(records: Iterable[RivalRecord]) -> Table:
 
 
 def failures_table(records: Iterable[RivalRecord]) -> Table:
-    """Return what methods raised.
+    """Return what methods raised, with N for every large number.
 
     Args:
         records: Those of all methods but STS.
     """
     counts: Counter[tuple[str, str]] = Counter()
     for record in records:
-        for message in record.failures:
+        for message in {re.sub(r"\d\d+", "N", message) for message in record.failures}:
             counts[title(method_of(record)), message] += 1
     rows = [[method, f"`{message}`", str(n)] for (method, message), n in counts.items()]
     return Table(("method", "first words of the error", "classifiers and sizes"), rows)
