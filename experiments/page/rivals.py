@@ -177,7 +177,7 @@ def failures_table(records: Iterable[RivalRecord]) -> Table:
     """
     counts: Counter[tuple[str, str]] = Counter()
     for record in records:
-        for message in {re.sub(r"\d\d+", "N", message) for message in record.failures}:
+        for message in sorted({re.sub(r"\d\d+", "N", message) for message in record.failures}):
             counts[title(method_of(record)), message] += 1
     rows = [[method, f"`{message}`", str(n)] for (method, message), n in counts.items()]
     return Table(("method", "first words of the error", "classifiers and sizes"), rows)
