@@ -247,6 +247,7 @@ def test_groups_grow_by_a_quarter_and_end_with_the_last_class() -> None:
     bounds = group_bounds(30, 4)
     assert bounds == [0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 18, 22, 27, 30]
     assert len(group_bounds(21841, 16)) < 55
+    assert group_bounds(3, 16) == [0, 1, 2, 3]
 
 
 @given(seed=integers(0, 2**31), k=integers(20, 60), has_ties=sampled_from([False, True]))

@@ -154,7 +154,7 @@ def group_bounds(n_classes: int, n_exact: int) -> list[int]:
         n_classes: K.
         n_exact: So many of the largest are groups of their own.
     """
-    bounds = list(range(n_exact + 1))
+    bounds = list(range(min(n_classes, n_exact) + 1))
     while bounds[-1] < n_classes:
         bounds.append(min(n_classes, int(bounds[-1] * GROWTH)))
     return bounds
