@@ -35,7 +35,7 @@ from simplexcal.types import Outputs
 FORWARD_BATCH = 4096  # inputs of one forward pass
 MAX_MATRIX = 2**24  # numbers in one mixing matrix
 MAX_PRODUCTS = 3_000_000  # multiplications for one mixup sample
-MAX_AT_A_TIME = 2**24  # numbers in the mixing matrices, and in the batches, that are held at a time
+MAX_AT_A_TIME = 2**22  # numbers in the mixing matrices, and in the batches, that are held at a time
 MAX_FEATURES = 1024  # that a branch reads where it reads logits
 MAX_DEPTH = 200.0  # A logit further below the largest counts as one just there, in nats.
 # A head gives the logits if the difference is below this share of them (root mean squares). It is
@@ -121,17 +121,20 @@ class Mixup(ABC):
         n_batches = -(-n_samples // batch_size)
         numbers = k * per_class * max(batch_size, size)
         at_a_time = max(1, MAX_AT_A_TIME // numbers)
-        counts = [min(at_a_time, n_batches - i) for i in range(0, n_batches, at_a_time)]
-        parts = (self._mix(beta, count, per_class, generator) for count in counts)
+        rows = _balanced_batches(self.members, n_batches, per_class, generator)
+        parts = (self._mix(beta, some, generator) for some in rows.split(at_a_time))
         log_weights, *outputs = join(parts, n_samples)
         return MixupBatch(self._of_mixed_classes(Outputs(*outputs)), log_weights)
 
-    def _mix(
-        self, beta: float, n_batches: int, per_class: int, generator: Generator | None
-    ) -> tuple[Tensor, ...]:
-        """Return ln w, the logits and, where there are any, the features of mixup samples."""
-        k = len(self.classes)
-        rows = _balanced_batches(self.members, n_batches, per_class, generator)
+    def _mix(self, beta: float, rows: Tensor, generator: Generator | None) -> tuple[Tensor, ...]:
+        """Return ln w, the logits and, where there are any, the features of mixup samples.
+
+        Args:
+            beta: β.
+            rows: Row numbers of balanced batches, (P, K, R).
+            generator: Source of randomness.
+        """
+        n_batches, k, per_class = rows.shape
         n_weights = n_batches * self.n_shuffles
         if self.weights_per_sample:
             n_weights *= per_class
@@ -139,7 +142,7 @@ class Mixup(ABC):
         log_weights = log_weights.view(n_batches, self.n_shuffles, -1, k)
         log_weights = log_weights.expand(-1, -1, per_class, -1)
         matrix = _mixing_matrix(log_weights, generator).to(self.samples)
-        batches = self.samples[rows.flatten().to(self.samples.device)]
+        batches = self.samples.index_select(0, rows.flatten().to(self.samples.device))
         mixed = matrix @ batches.view(n_batches, k * per_class, -1)
         outputs = self._outputs(mixed.view(-1, *self.samples.shape[1:]))
         log_weights = log_weights.reshape(-1, k).to(outputs.logits)
