@@ -35,7 +35,8 @@ from simplexcal.types import Outputs
 FORWARD_BATCH = 4096  # inputs of one forward pass
 MAX_MATRIX = 2**24  # numbers in one mixing matrix
 MAX_PRODUCTS = 3_000_000  # multiplications for one mixup sample
-MAX_AT_A_TIME = 2**22  # numbers in the mixing matrices, and in the batches, that are held at a time
+MAX_AT_A_TIME = 2**24  # numbers in the mixing matrices, and in the batches, that are held at a time
+MAX_IN_CACHE = 2**22  # the same on a CPU: more would not stay in its caches
 MAX_FEATURES = 1024  # that a branch reads where it reads logits
 MAX_DEPTH = 200.0  # A logit further below the largest counts as one just there, in nats.
 # A head gives the logits if the difference is below this share of them (root mean squares). It is
@@ -120,7 +121,10 @@ class Mixup(ABC):
         batch_size = per_class * self.n_shuffles
         n_batches = -(-n_samples // batch_size)
         numbers = k * per_class * max(batch_size, size)
-        at_a_time = max(1, MAX_AT_A_TIME // numbers)
+        most = MAX_AT_A_TIME
+        if self.samples.device.type == "cpu":
+            most = min(most, MAX_IN_CACHE)
+        at_a_time = max(1, most // numbers)
         rows = _balanced_batches(self.members, n_batches, per_class, generator)
         parts = (self._mix(beta, some, generator) for some in rows.split(at_a_time))
         log_weights, *outputs = join(parts, n_samples)
