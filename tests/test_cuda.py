@@ -1,6 +1,7 @@
 """Promises that only a GPU can break; skipped where there is none."""
 
 from collections.abc import Iterator
+from copy import deepcopy
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch.nn.functional import mse_loss
 
 import simplexcal as sc
 from simplexcal import Concrete
+from simplexcal.calibrators._cuda_graph import N_WARM_UP
 from simplexcal.calibrators._optim import minimise, row_batches
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -124,3 +126,93 @@ def test_an_evaluation_is_the_same_on_the_gpu() -> None:
         for z, y in ((logits, labels), (logits.cuda(), labels.cuda()))
     )
     assert there.as_dict() == pytest.approx(here.as_dict(), rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_predictions_that_are_replayed_are_those_that_are_not(name: str) -> None:
+    calibrator, outputs = fitted_on_the_gpu(name)
+    for _ in range(2 * N_WARM_UP):
+        for n in (1, 7, 500):  # Graphs of several forms take turns.
+            rows = outputs[:n]
+            expected = eager(calibrator, rows)
+            found = vars(calibrator(rows))
+            for field, value in expected.items():
+                torch.testing.assert_close(found[field], value, rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_replayed_prediction_stays_when_the_next_one_comes() -> None:
+    calibrator, outputs = fitted_on_the_gpu("sts")
+    first, second = outputs[:100], outputs[100:200]
+    for _ in range(N_WARM_UP + 1):
+        calibrator(first)
+    probs = calibrator(first).probs
+    kept = probs.clone()
+    calibrator(second)
+    torch.cuda.synchronize()
+    assert torch.equal(probs, kept)
+
+
+def test_graphs_are_dropped_when_the_calibrator_changes() -> None:
+    calibrator, outputs = fitted_on_the_gpu("ts")
+    rows = outputs[:100]
+    for _ in range(N_WARM_UP + 1):
+        before = calibrator(rows).probs
+    calibrator.load_state_dict({key: 2 * x for key, x in calibrator.state_dict().items()})
+    assert torch.equal(calibrator(rows).probs, eager(calibrator, rows)["probs"])
+    assert not torch.equal(calibrator(rows).probs, before)
+    calibrator.to("cpu").to("cuda")
+    assert torch.equal(calibrator(rows).probs, eager(calibrator, rows)["probs"])
+    copied = deepcopy(calibrator)
+    assert torch.equal(copied(rows).probs, calibrator(rows).probs)
+
+
+def test_streams_do_not_share_the_memory_of_a_graph() -> None:
+    calibrator, outputs = fitted_on_the_gpu("sts")
+    expected = [eager(calibrator, outputs[start : start + 50])["probs"] for start in (0, 50)]
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    torch.cuda.synchronize()
+    found: list[Tensor] = []
+    for _ in range(N_WARM_UP + 3):
+        found = []
+        for stream, start in zip(streams, (0, 50), strict=True):
+            with torch.cuda.stream(stream):
+                found.append(calibrator(outputs[start : start + 50]).probs)
+    torch.cuda.synchronize()
+    for a, b in zip(found, expected, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_prediction_on_the_gpu_waits_for_nothing() -> None:
+    net = (
+        nn.Sequential(nn.Linear(6, 9), nn.BatchNorm1d(9), nn.ReLU(), nn.Linear(9, 3)).cuda().eval()
+    )
+    x = torch.randn(200, 6, device="cuda", generator=torch.Generator("cuda").manual_seed(0))
+    y = net(x).softmax(-1).multinomial(1).squeeze(1)
+    model = sc.calibrate(net, (x, y), METHODS["sts"]())
+    for _ in range(N_WARM_UP + 2):
+        model.predict(x[:50])
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        p = model.predict(x[:50])
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(p.label, net(x[:50]).argmax(-1))
+
+
+def fitted_on_the_gpu(name: str) -> tuple[sc.Calibrator, sc.Outputs]:
+    g = torch.Generator().manual_seed(0)
+    head, features = nn.Linear(12, 4), torch.randn(500, 12, generator=g)
+    for parameter in head.parameters():
+        nn.init.normal_(parameter, generator=g)
+    labels = torch.multinomial((head(features) / 2).softmax(-1), 1, generator=g).squeeze(1)
+    outputs = sc.Outputs(head(features).detach(), features).to("cuda")
+    mixup = sc.FeatureMixup(head.cuda(), outputs, labels)
+    return METHODS[name]().fit(outputs, labels, mixup=mixup), outputs
+
+
+@torch.no_grad()
+def eager(calibrator: sc.Calibrator, outputs: sc.Outputs) -> dict[str, Tensor]:
+    """Return the fields of a prediction that is made without a graph."""
+    rows = [x for x in (outputs.logits, outputs.features) if x is not None]
+    values = calibrator._predict_rows(*rows)
+    return dict(zip(calibrator._fields, values, strict=True))

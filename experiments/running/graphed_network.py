@@ -27,7 +27,7 @@ class GraphedNetwork(nn.Module):
         self.net = net
         self.dtype = dtype
         self.features: dict[int, Tensor] = {}  # by number of images
-        self.run: Callable[[Tensor], None] = self._write_features
+        self.run: Callable[[Tensor], object] = self._write_features
         if net.head.weight.is_cuda:
             self.run = CudaGraphed(self._write_features)
 

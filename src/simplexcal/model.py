@@ -121,7 +121,7 @@ class CalibratedModel(nn.Module):
             ValueError: If `data` have no labels, or labels that are no classes of the network.
         """
         outputs, labels = extract_outputs(self.backbone, data, batch_size=batch_size)
-        calibrator = self.calibrator.to(outputs.logits.device)
+        calibrator = self.calibrator.on(outputs.logits.device)
         return calibrator(outputs), check_classes(labels, outputs.n_classes)
 
     def evaluate(
@@ -165,7 +165,7 @@ class CalibratedModel(nn.Module):
                 "These data are the ones that the calibrator was fitted to, so it looks better on "
                 "them than on new data. Pass other held-out data."
             )
-        calibrator = self.calibrator.to(outputs.logits.device)
+        calibrator = self.calibrator.on(outputs.logits.device)
         labels = check_classes(labels, outputs.n_classes)
         with torch.no_grad():
             before = Uncalibrated()(outputs)
@@ -251,7 +251,7 @@ class CalibratedModel(nn.Module):
             )
             return report.write(path, title=title, sources=sources, tolerance=tolerance)
         outputs, labels = extract_outputs(self.backbone, data, batch_size=batch_size)
-        calibrator = self.calibrator.to(outputs.logits.device)
+        calibrator = self.calibrator.on(outputs.logits.device)
         predictions = {Uncalibrated.key: Uncalibrated()(outputs), key: calibrator(outputs)}
         thresholds = {key: list(self.thresholds.values())}
         return write_report(
@@ -427,7 +427,7 @@ class CalibratedModel(nn.Module):
 
     def _predict_batch(self, x: Any) -> Prediction:
         outputs = self.backbone(x)
-        prediction: Prediction = self.calibrator.to(outputs.logits.device)(outputs)
+        prediction: Prediction = self.calibrator.on(outputs.logits.device)(outputs)
         if isinstance(outputs, DenseOutputs):
             return prediction_maps(prediction, outputs.shape)
         return prediction

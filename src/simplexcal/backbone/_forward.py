@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from threading import Lock, RLock
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -21,8 +23,8 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 CONVOLVING = (nn.functional.conv1d, nn.functional.conv2d, nn.functional.conv3d)
 MAX_PARTS = 4  # of a result that are named in an error
 
-_locks: "WeakKeyDictionary[nn.Module, Any]" = WeakKeyDictionary()  # one for each network
-_locks_guard = Lock()
+MAX_KEPT = 2**26  # bytes of copies of buffers that are kept from call to call
+
 _stance_lock = RLock()
 
 
@@ -33,11 +35,78 @@ class Call(NamedTuple):
         name: Name of the layer in the network.
         features: Its input, (N, D), or (N, T, D) for T tokens or places of a map.
         output: Its output, (N, K) or (N, T, K).
+        made: The tensor that the layer returned; None where it is not known.
+        version: How often that had been changed in place then.
     """
 
     name: str
     features: Tensor
     output: Tensor
+    made: Tensor | None = None
+    version: int = 0
+
+    def gives(self, result: Tensor) -> bool:
+        """Return whether logits are the tensor itself that the layer made of rows of features.
+
+        Args:
+            result: What the network returned.
+        """
+        if self.made is not result or self.features.dim() != 2:
+            return False
+        return not result.is_inference() and result._version == self.version
+
+
+@dataclass
+class Watched:
+    """What is known of a network's buffers: which values they had in a call that changed none.
+
+    Comparing the values takes long, on a GPU above all. Where a call has changed nothing, later
+    calls compare the versions of the tensors, which torch counts.
+
+    Args:
+        lock: Whoever has it has the network.
+        buffers: The buffers of that call; None before it.
+        versions: Their versions.
+        copies: Their values.
+    """
+
+    lock: Any = field(default_factory=RLock)
+    buffers: list[Tensor] | None = None
+    versions: list[int] = field(default_factory=list)
+    copies: list[Tensor | None] = field(default_factory=list)
+
+    def knows(self, buffers: list[Tensor]) -> bool:
+        """Return whether these are the buffers of that call, unchanged since.
+
+        Args:
+            buffers: The network's buffers.
+        """
+        if self.buffers is None or len(buffers) != len(self.buffers):
+            return False
+        same = all(a is b for a, b in zip(buffers, self.buffers, strict=True))
+        return same and _versions(buffers) == self.versions
+
+    def keep(self, buffers: list[Tensor], copies: list[Tensor | None]) -> None:
+        """Remember the buffers of a call that has changed none.
+
+        Args:
+            buffers: The network's buffers.
+            copies: Their values; None where they cannot change.
+        """
+        size = sum(copy.nbytes for copy in copies if copy is not None)
+        if size > MAX_KEPT or any(buffer.is_inference() for buffer in buffers):
+            return
+        self.buffers = buffers
+        self.versions = _versions(buffers)
+        self.copies = copies
+
+
+def _versions(buffers: list[Tensor]) -> list[int]:
+    return [buffer._version for buffer in buffers]
+
+
+_watched: "WeakKeyDictionary[nn.Module, Watched]" = WeakKeyDictionary()  # one for each network
+_watched_guard = Lock()
 
 
 def call_of_rows(call: Call) -> Call:
@@ -59,18 +128,23 @@ def frozen(net: nn.Module) -> Iterator[None]:
     Args:
         net: The network.
     """
-    with _lock_of(net), _buffers_restored(net), _uncompiled(net):
-        modes = [(module, module.training) for module in net.modules()]
+    watched = _watched_of(net)
+    modules = list(net.modules())
+    with watched.lock, _buffers_restored(modules, watched), _uncompiled(modules):
+        in_training = [module for module in modules if module.training]
         try:
-            for module, _ in modes:
+            for module in in_training:
                 # Module.eval() may do more: LoRA layers merge their weights in it.
                 module.training = False
             # Tensors made in inference mode could not be trained on.
             with torch.inference_mode(False), torch.no_grad():
                 yield
         finally:
-            for module, mode in modes:
-                module.training = mode
+            for module in modules:
+                if module.training:
+                    module.training = False
+            for module in in_training:
+                module.training = True
 
 
 @contextmanager
@@ -98,21 +172,35 @@ def batch_normalised(net: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _buffers_restored(net: nn.Module) -> Iterator[None]:
+def _buffers_restored(modules: list[nn.Module], watched: Watched) -> Iterator[None]:
     """Give each buffer its value again, whether the network changed, replaced or added it."""
-    kept = [(module, dict(module._buffers)) for module in net.modules()]
+    kept = [(module._buffers, dict(module._buffers)) for module in modules]
     present = [x for _, buffers in kept for x in buffers.values() if x is not None]
-    copies = [_copy(buffer) for buffer in present]
     with torch.inference_mode(False), torch.no_grad():
+        is_known = not any(map(is_lazy, present)) and watched.knows(present)
+        copies = watched.copies
+        if not is_known:
+            copies = [_copy(buffer) for buffer in present]
         try:
             yield
         finally:
-            for module, buffers in kept:
-                _put_back(module._buffers, buffers)
-            for buffer, copy in zip(present, copies, strict=True):
-                # Not every change raises the version of a tensor, so the values are compared.
-                if copy is not None and not _equal(buffer, copy):
-                    buffer.copy_(copy)
+            for now, before in kept:
+                _put_back(now, before)
+            if not (is_known and watched.knows(present)):
+                _restore(present, copies, watched)
+
+
+def _restore(present: list[Tensor], copies: list[Tensor | None], watched: Watched) -> None:
+    """Give buffers the values of their copies, and remember whether that changed any."""
+    watched.buffers = None
+    changed = False
+    for buffer, copy in zip(present, copies, strict=True):
+        # Not every change raises the version of a tensor, so the values are compared.
+        if copy is not None and not _equal(buffer, copy):
+            buffer.copy_(copy)
+            changed = True
+    if not changed and not any(map(is_lazy, present)):
+        watched.keep(present, copies)
 
 
 def _put_back(now: dict[str, Tensor | None], before: dict[str, Tensor | None]) -> None:
@@ -138,9 +226,9 @@ def _equal(buffer: Tensor, copy: Tensor) -> bool:
 
 
 @contextmanager
-def _uncompiled(net: nn.Module) -> Iterator[None]:
-    """Let the compiled parts of a network, if any, run as they were written."""
-    has_compiled = any(_is_compiled(module) for module in net.modules())
+def _uncompiled(modules: list[nn.Module]) -> Iterator[None]:
+    """Let the compiled ones of some modules, if any, run as they were written."""
+    has_compiled = any(map(_is_compiled, modules))
     # Earlier versions of torch than 2.6 cannot do it.
     if not has_compiled or not hasattr(torch.compiler, "set_stance"):
         yield
@@ -151,13 +239,17 @@ def _uncompiled(net: nn.Module) -> Iterator[None]:
 
 
 def _is_compiled(module: nn.Module) -> bool:
-    return hasattr(module, "_orig_mod") or module._compiled_call_impl is not None
+    return "_orig_mod" in module._modules or module._compiled_call_impl is not None
 
 
-def _lock_of(net: nn.Module) -> Any:
-    """Return the network's lock, which is kept outside so that the network can be pickled."""
-    with _locks_guard:
-        return _locks.setdefault(net, RLock())
+def _watched_of(net: nn.Module) -> Watched:
+    """Return what is known of a network; it is kept outside so that the network can be pickled."""
+    with _watched_guard:
+        found = _watched.get(net)
+        if found is None:
+            found = Watched()
+            _watched[net] = found
+        return found
 
 
 @contextmanager
@@ -182,7 +274,10 @@ def recorded(layers: Mapping[str, nn.Module]) -> Iterator[dict[str | int, Call]]
             output = _places(output)
         # The network may change both in place later. Features of all tokens may not fit twice.
         if output.dim() <= 2:
-            calls[name] = Call(name, features.clone(), output.clone())
+            version = 0
+            if not output.is_inference():
+                version = output._version
+            calls[name] = Call(name, features.clone(), output.clone(), output, version)
         else:
             calls[output.shape[-1]] = Call(name, features, output.clone())
 
@@ -372,7 +467,7 @@ def network_inputs(net: nn.Module, x: Any) -> Any:
         x: A tensor, an array or a list of numbers, or a mapping or a sequence of them.
     """
     x = list_to_array(x)
-    anchor = next(iter((*net.parameters(), *net.buffers())), torch.empty(0))
+    anchor = next(chain(net.parameters(), net.buffers()), torch.empty(0))
 
     def own_tensor(part: Tensor | np.ndarray) -> Tensor:
         tensor = input_tensor(net, part).to(anchor.device)

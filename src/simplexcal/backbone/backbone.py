@@ -198,6 +198,8 @@ class Backbone(nn.Module):
             return outputs
         if self._head_name is not None:
             outputs, calls = self._run(x, {self._head_name: self._layer})
+            if len(calls) == 1 and calls[0].gives(outputs.logits):
+                return outputs_of_rows(outputs.logits, _full(calls[0].features))
             return self._with_features(outputs, calls)
         outputs, calls = self._run(x, linear_layers(self.net))
         for call in reversed(calls):

@@ -156,7 +156,7 @@ def minimise(
         loss(*batch).backward()
         optimiser.step()
 
-    take_step: Callable[..., None] = step
+    take_step: Callable[..., object] = step
     if graph:
         take_step = CudaGraphed(step)
     steps: Iterable[int] = range(n_steps)

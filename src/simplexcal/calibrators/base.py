@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -26,6 +27,7 @@ from simplexcal._validation import (
     check_sample_weight,
     warn_caller,
 )
+from simplexcal.calibrators._cuda_graph import PredictionGraphs, suits_a_graph
 from simplexcal.calibrators._weights import normalise
 from simplexcal.facts import EvaluationFacts, Facts, FitFacts
 from simplexcal.mixup import LogitMixup, Mixup
@@ -42,6 +44,7 @@ DIGEST_VALUES = 2**18  # logits that tell the data of a fit from others
 # than this rules hardly any of them out.
 WIDEST = 0.5
 SEED = 0  # of a fit without a generator
+GRAPHS = "_prediction_graphs"  # Not an attribute of the module, which has tensors alone.
 
 
 class Task(NamedTuple):
@@ -91,6 +94,7 @@ class Calibrator(nn.Module, ABC):
         self.thresholds: dict[str, Threshold] = {}  # by promise; `fit` forgets them
         self.fit_digest: str | None = None
         self.facts = Facts()  # what the card says; `fit` forgets them
+        self._fields: tuple[str, ...] = ()  # of a prediction, known from the first on
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -192,6 +196,7 @@ class Calibrator(nn.Module, ABC):
         """
         self.n_classes = n_classes
         self.n_features = n_features
+        self.__dict__.pop(GRAPHS, None)
         with _no_half_by_default():
             self._build(n_classes, n_features)
 
@@ -208,19 +213,20 @@ class Calibrator(nn.Module, ABC):
         tensors = [outputs.logits]
         if outputs.features is not None:
             tensors.append(outputs.features)
-        fields: list[str] = []
-
-        def predict(*rows: Tensor) -> tuple[Tensor, ...]:
-            found = self._predict(outputs_of_rows(*rows))
-            present = {name: x for name, x in vars(found).items() if x is not None}
-            present["probs"] = restore_argmax(found.label, found.probs)
-            fields[:] = present
-            return tuple(present.values())
-
-        with _full_precision(outputs.logits.device):
-            values = in_chunks(predict, *tensors, width=self._row_width(outputs))
-        prediction = Prediction(**dict(zip(fields, values, strict=True)))
+        values = self._predict_tensors(tuple(tensors), self._row_width(outputs))
+        prediction = Prediction(**dict(zip(self._fields, values, strict=True)))
         return with_accepted(prediction, self.thresholds)
+
+    def on(self, device: torch.device) -> Self:
+        """Move the calibrator to a device, unless it is there, and return it.
+
+        Args:
+            device: The device.
+        """
+        first = next(chain(self.buffers(), self.parameters()), None)
+        if first is None or first.device == device:
+            return self
+        return self.to(device)
 
     def probs_alone(self, outputs: Outputs) -> Tensor:
         """Return the probabilities (N, K) of all rows at once, as a graph needs them.
@@ -345,6 +351,39 @@ class Calibrator(nn.Module, ABC):
             return list(parameters)
         default = type(self)()
         return [name for name in parameters if getattr(self, name) != getattr(default, name)]
+
+    def _predict_tensors(self, tensors: tuple[Tensor, ...], width: int) -> tuple[Tensor, ...]:
+        """Return the tensors of the predictions, whose names ``_fields`` has.
+
+        Args:
+            tensors: Logits (N, K), and features (N, D) where there are any.
+            width: How many numbers a prediction holds for a row.
+        """
+        with _full_precision(tensors[0].device):
+            if suits_a_graph(tensors, width):
+                return self._graphs(tensors, chain(self.buffers(), self.parameters()))
+            return in_chunks(self._predict_rows, *tensors, width=width)
+
+    def _predict_rows(self, *rows: Tensor) -> tuple[Tensor, ...]:
+        """Return the tensors of the predictions for some rows."""
+        found = self._predict(outputs_of_rows(*rows))
+        present = {name: x for name, x in vars(found).items() if x is not None}
+        present["probs"] = restore_argmax(found.label, found.probs)
+        self._fields = tuple(present)
+        return tuple(present.values())
+
+    @property
+    def _graphs(self) -> PredictionGraphs:
+        """The predictions on GPUs; no copy and no file has them."""
+        graphs = self.__dict__.get(GRAPHS)
+        if graphs is None:
+            graphs = PredictionGraphs(self._predict_rows)
+            self.__dict__[GRAPHS] = graphs
+        found: PredictionGraphs = graphs
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != GRAPHS}
 
     @abstractmethod
     def _build(
