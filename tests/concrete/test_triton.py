@@ -1,7 +1,4 @@
-"""The fused GPU kernels: in Triton's interpreter where there is no GPU, and on the device.
-
-SIMPLEXCAL_TRITON=1 in the environment starts the tests on the device.
-"""
+"""The fused GPU kernels: in Triton's interpreter where there is no GPU, and on the device."""
 
 import importlib.util
 import json
@@ -10,6 +7,8 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Callable
+from copy import deepcopy
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from simplexcal import Concrete
+from simplexcal import Concrete, Outputs, SimplexTemperatureScaling
 from simplexcal.concrete import _fused, _potential, moments_of_mean
 
 DOUBLE = torch.float64
@@ -25,7 +24,7 @@ PROGRAM = Path(__file__).parents[1] / "helpers" / "fused_errors.py"
 NEEDS_TRITON = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
 NEEDS_CUDA = pytest.mark.skipif(
     not (_fused.IS_ON and torch.cuda.is_available()),
-    reason="needs a CUDA device, and SIMPLEXCAL_TRITON=1",
+    reason="needs a CUDA device and triton",
 )
 # What is imported by a use of everything that a fused kernel could compute.
 SWITCHED_OFF = """
@@ -138,6 +137,13 @@ def test_interpreted_special_rows(interpreted: dict[str, Any]) -> None:
     assert found["none"] == [0, 4]
 
 
+@NEEDS_TRITON
+def test_the_interpreted_head_is_as_exact_as_that_of_torch(interpreted: dict[str, Any]) -> None:
+    found = interpreted["likelihood_head"]
+    assert found["kernel"] < 2 * found["torch"] + 1e-7
+    assert found["labels"] == 1.0
+
+
 # --- on the device --------------------------------------------------------------------------------
 
 
@@ -165,9 +171,14 @@ def test_moments_equal_the_reference(n: int, k: int) -> None:
     assert _fused.applies(*rows)
     found, exact = same_kernel(_potential.potential, *rows)
     torch.testing.assert_close(found.mean.double(), exact.mean, rtol=0, atol=5e-7)
-    torch.testing.assert_close(found.value.double(), exact.value, rtol=0, atol=5e-6)
-    torch.testing.assert_close(found.slope.double(), exact.slope, rtol=0, atol=2e-5)
     torch.testing.assert_close(_potential.mean(*rows), found.mean, rtol=0, atol=2e-7)
+    if _fused.applies_with_slope(*rows):
+        torch.testing.assert_close(found.value.double(), exact.value, rtol=0, atol=5e-6)
+        torch.testing.assert_close(found.slope.double(), exact.slope, rtol=0, atol=2e-5)
+    else:
+        reference = _potential.potential_in_torch(*rows)
+        assert torch.equal(found.value, reference.value)
+        assert torch.equal(found.slope, reference.slope)
 
 
 @NEEDS_CUDA
@@ -384,19 +395,48 @@ def test_gradients_of_the_location_are_those_of_the_reference() -> None:
         torch.testing.assert_close(a.double(), b, rtol=2e-3, atol=1e-3)
 
 
+@NEEDS_CUDA
+@pytest.mark.parametrize("k", [2, 3, 10, 19, 100, 1000])
+def test_the_head_is_as_exact_as_that_of_torch(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    g = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(2000, k, generator=g)
+    noisy = logits / 1.5 + torch.randn(2000, k, generator=g)
+    labels = noisy.softmax(-1).multinomial(1, generator=g).squeeze(1)
+    calibrator = SimplexTemperatureScaling(n_steps=1, pool_size=256).fit(logits, labels).cuda()
+    rows = 2 * logits[:501].cuda()
+    rows[1, 0] = -torch.inf
+    rows[2] *= 1e4
+    outputs = Outputs(rows)
+    with torch.no_grad():
+        found = calibrator._mean(outputs)
+        monkeypatch.setattr(_fused, "IS_ON", False)
+        rounded = calibrator._mean(outputs)
+        exact = deepcopy(calibrator).double()._mean(outputs.to(DOUBLE))
+    allowed = 2 * (rounded - exact).abs().max() + 1e-7
+    assert (found - exact).abs().max() <= allowed
+    own = found.gather(1, outputs.label.unsqueeze(1))
+    assert torch.equal(own, found.amax(1, keepdim=True))
+
+
 # --- switched off ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("value", "is_on"), [("", False), ("0", False), ("1", True)])
-def test_one_variable_switches_the_kernels_on(
-    value: str, is_on: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("value", "installed", "is_on"),
+    [("", True, True), ("1", True, True), ("0", True, False), ("", False, False)],
+)
+def test_the_kernels_are_on_where_triton_is_unless_a_variable_switches_them_off(
+    value: str, installed: bool, is_on: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(_fused.VARIABLE, value)
+    spec = ModuleSpec("triton", None) if installed else None
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: spec)
     assert runpy.run_path(_fused.__file__)["IS_ON"] == is_on
 
 
-def test_switched_off_neither_triton_nor_the_operators_are_imported() -> None:
-    environment = {key: value for key, value in os.environ.items() if key != _fused.VARIABLE}
+@pytest.mark.parametrize("value", ["", "0"])
+def test_on_a_cpu_neither_triton_nor_the_operators_are_imported(value: str) -> None:
+    environment = {**os.environ, _fused.VARIABLE: value}
     done = subprocess.run(
         [sys.executable, "-c", SWITCHED_OFF],
         env=environment,

@@ -14,9 +14,12 @@ from simplexcal.calibrators._optim import divide_logits
 from simplexcal.calibrators._weights import effective_number
 from simplexcal.calibrators.base import Task
 from simplexcal.calibrators.temperature import fit_log_temperature, jeffreys_weight
-from simplexcal.concrete import Concrete, moments_of_mean
+from simplexcal.concrete import Concrete, _fused, moments_of_mean
 from simplexcal.mixup import LogitMixup, logit_features
 from simplexcal.types import Outputs, Prediction
+
+# The head's GPU kernel holds all classes of a row at once.
+MOST_CLASSES_IN_KERNEL = 1024
 
 
 class SimplexTemperatureScaling(BranchCalibrator):
@@ -189,6 +192,12 @@ class SimplexTemperatureScaling(BranchCalibrator):
     def _mean(self, outputs: Outputs) -> Tensor:
         """Return the likelihood head's probabilities."""
         head = cast(LikelihoodHead, self.head_network)
+        few = outputs.logits.shape[1] <= MOST_CLASSES_IN_KERNEL
+        if few and _fused.applies_without_gradient(outputs.logits, head.table):
+            found: Tensor = _head_kernel().calibrated(
+                head, outputs.logits, self.log_temperature, outputs.label
+            )
+            return found
         depth = self.head_settings.max_depth
         scaled = divide_logits(outputs.logits, self.log_temperature.exp(), depth)
         return cast(Tensor, head(scaled, outputs.label))
@@ -203,6 +212,13 @@ class SimplexTemperatureScaling(BranchCalibrator):
             return outputs
         features = logit_features(outputs.logits.detach(), self.log_temperature.exp())
         return Outputs(outputs.logits, features)
+
+
+def _head_kernel() -> Any:
+    """Return the module of the head's GPU kernel, which imports triton."""
+    from simplexcal.calibrators import _head_kernel
+
+    return _head_kernel
 
 
 def _head_settings(given: HeadSettings | Mapping[str, Any] | None) -> HeadSettings:

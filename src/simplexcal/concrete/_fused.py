@@ -1,14 +1,16 @@
-"""Where fused GPU kernels (``_triton``) take the place of the reference (``_potential``).
+"""Where fused GPU kernels take the place of the reference, operators of torch.
 
-They are off: SIMPLEXCAL_TRITON=1 in the environment, when simplexcal is imported, switches them on.
-Switched on, they are used for float32 on a CUDA device. The gradients of value and slope,
-derivatives of derivatives, ``torch.func`` and derivatives in forward mode are left to the
-reference, and so is ``torch.export``, whose graph shall run wherever torch does. Value and slope of
-very many classes are the reference's too: its float64 products are more exact. Switched off,
-neither triton nor the operators are imported.
+They are used for float32 on CUDA devices from compute capability 8.0 on, where triton is installed,
+as PyTorch's CUDA builds do. SIMPLEXCAL_TRITON=0 in the environment, when simplexcal is imported,
+switches them off. The gradients of value and slope, derivatives of derivatives, ``torch.func`` and
+derivatives in forward mode are left to the reference, and so is ``torch.export``, whose graph shall
+run wherever torch does (but for ``strict=True``, which torch does not tell from ``torch.compile``).
+Value and slope of very many classes are the reference's too: its float64 products are more exact.
+Where no fused kernel applies, neither triton nor the operators are imported.
 """
 
 import os
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -16,29 +18,44 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 VARIABLE = "SIMPLEXCAL_TRITON"
-IS_ON = os.environ.get(VARIABLE) == "1"
+IS_ON = os.environ.get(VARIABLE) != "0" and find_spec("triton") is not None
 # The tests set it to "cpu", for the interpreter.
 DEVICE_TYPE = "cuda"
+LEAST_CAPABILITY = (8, 0)
 # The backward kernel of the likelihood holds so many labels of a row.
 MOST_LABELS = 4
 # With 21841 classes the float32 sums of the kernels leave an error of 2.3e-5 in the slope.
 MOST_CLASSES_WITH_SLOPE = 1024
 
 
-def applies(logits: Tensor, temperature: Tensor) -> bool:
-    """Whether fused kernels compute the moments of these distributions.
+def applies(*tensors: Tensor) -> bool:
+    """Whether fused kernels compute something of these tensors.
 
     Args:
-        logits: Location, (N, K).
-        temperature: λ, (N,).
+        tensors: Such as logits (N, K) and λ (N,), on one device.
     """
-    if not IS_ON or logits.device.type != DEVICE_TYPE:
+    device = tensors[0].device
+    if not IS_ON or device.type != DEVICE_TYPE:
         return False
-    if logits.dtype != torch.float32 or temperature.dtype != torch.float32:
+    if any(tensor.dtype != torch.float32 for tensor in tensors):
         return False
     if torch.compiler.is_compiling():
-        return not _is_exporting()
-    return not torch._C._are_functorch_transforms_active() and forward_ad._current_level < 0
+        # torch.export, unless it is strict, is another compilation.
+        return torch.compiler.is_dynamo_compiling()
+    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+        return False
+    return device.type != "cuda" or torch.cuda.get_device_capability(device) >= LEAST_CAPABILITY
+
+
+def applies_without_gradient(*tensors: Tensor) -> bool:
+    """Whether fused kernels apply that have no gradient, and that no compilation can trace.
+
+    Args:
+        tensors: Tensors on one device.
+    """
+    if torch.compiler.is_compiling() or not applies(*tensors):
+        return False
+    return not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
 
 
 def applies_with_slope(logits: Tensor, temperature: Tensor) -> bool:
@@ -86,12 +103,3 @@ def operators() -> Any:
     from simplexcal.concrete import _fused_operators
 
     return _fused_operators
-
-
-def _is_exporting() -> bool:
-    """Whether a graph is made to be saved, with operators of torch alone.
-
-    Older versions of torch do not tell an export from another compilation.
-    """
-    is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
-    return bool(is_exporting())
