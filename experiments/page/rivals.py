@@ -6,7 +6,16 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from experiments.page.groups import Table
-from experiments.rivals.records import PATH, Difference, RivalRecord, read_records
+from experiments.rivals.records import (
+    FLOORS_PATH,
+    NETWORKS_PATH,
+    PATH,
+    Difference,
+    FloorRecord,
+    RivalRecord,
+    read_floors,
+    read_records,
+)
 
 OURS = "simplexcal"
 REFERENCE = "STS"
@@ -15,11 +24,15 @@ MISSING = "–"
 Method = tuple[str, str]  # package and name
 
 
-def context(path: Path = PATH) -> dict[str, object]:
+def context(
+    path: Path = PATH, networks_path: Path = NETWORKS_PATH, floors_path: Path = FLOORS_PATH
+) -> dict[str, object]:
     """Return what the template of this page reads.
 
     Args:
         path: The file of the records.
+        networks_path: The file of the records of networks that were in nobody's view.
+        floors_path: The file of their noise floors.
     """
     records = read_records(path)
     groups = list(dict.fromkeys(record.group for record in records))
@@ -38,7 +51,49 @@ def context(path: Path = PATH) -> dict[str, object]:
         "changing_wins": count_wins([record for record in others if record.changed]),
         "failures": failures_table(others),
         "n_changed_by_reference": sum(bool(r.changed) for r in records if is_reference(r)),
+        "networks": networks_context(read_records(networks_path), read_floors(floors_path)),
     }
+
+
+def networks_context(
+    records: Sequence[RivalRecord], floors: Sequence[FloorRecord]
+) -> dict[str, object]:
+    """Return what the template reads of the networks that were in nobody's view.
+
+    Args:
+        records: Their records.
+        floors: Their noise floors.
+    """
+    others = [record for record in records if not is_reference(record)]
+    groups = list(dict.fromkeys(record.group for record in records))
+    return {
+        "records": records,
+        "n_cases": len({record.case for record in records}),
+        "n_pairs": len({(record.case, record.n) for record in records}),
+        "n_changed": sum(bool(r.changed) for r in records if is_reference(r)),
+        "versions": sorted({f"{k} {v}" for r in records for k, v in r.versions.items()}),
+        "totals": totals_table(others),
+        "groups": [group_tables(group, records) for group in groups],
+        "wins": wins_table([record for record in others if record.changed == 0]),
+        "n_floors": sum(len(found.ece) for found in floors),
+        "n_below": sum(sum(map(float.__le__, x.ece, x.floor_95)) for x in floors),
+        "above": floors_table(floors),
+    }
+
+
+def floors_table(floors: Iterable[FloorRecord]) -> Table:
+    """Return each network with a split in which the ECE lies above the 95 % noise floor.
+
+    Args:
+        floors: The noise floors.
+    """
+    rows = []
+    for found in floors:
+        pairs = list(zip(found.ece, found.floor_95, strict=True))
+        if any(ece > floor for ece, floor in pairs):
+            cells = [f"{100 * ece:.2f} ({100 * floor:.2f})" for ece, floor in pairs]
+            rows.append([found.case, ", ".join(cells)])
+    return Table(("network", "ECE % of STS in each split (95 % floor)"), rows)
 
 
 def totals_table(records: Iterable[RivalRecord]) -> Table:
@@ -286,6 +341,8 @@ def _ratio(
     """Return a time over that of STS on the same classifiers."""
     cases = {record.case for record in records}
     same = [record for record in reference if record.case in cases]
+    if any(seconds(record) is None for record in (*records, *same)):
+        return MISSING
     ratio = _mean(records, seconds) / _mean(same, seconds)
     if ratio == 1:
         return "1"

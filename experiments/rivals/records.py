@@ -10,6 +10,8 @@ from experiments.running.records import JsonObject
 from simplexcal.io._atomic import atomic_write
 
 PATH = RESULTS / "rivals" / "rivals.jsonl"
+NETWORKS_PATH = PATH.with_name("networks.jsonl")
+FLOORS_PATH = PATH.with_name("floors.jsonl")
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,37 @@ class RivalRecord(JsonObject):
     versions: dict[str, str]
 
 
+@dataclass(frozen=True)
+class FloorRecord(JsonObject):
+    """The ECE of a method beside its noise floor, in each split.
+
+    Args:
+        case: Name of the classifier.
+        method: Name of the method.
+        n: Number of inputs to calibrate with.
+        ece: Expected calibration error, 15 bins of equal width.
+        floor_95: 95 % quantile of the ECE of a calibrated model with the same confidences.
+    """
+
+    case: str
+    method: str
+    n: int
+    ece: list[float]
+    floor_95: list[float]
+
+
+def read_floors(path: Path = FLOORS_PATH) -> list[FloorRecord]:
+    """Return the records of a file; none if there is no file.
+
+    Args:
+        path: The file.
+    """
+    if not path.exists():
+        return []
+    lines = path.read_text().splitlines()
+    return [FloorRecord.from_json(json.loads(line), str(path)) for line in lines]
+
+
 def read_records(path: Path = PATH) -> list[RivalRecord]:
     """Return the records of a file; none if there is no file.
 
@@ -90,7 +123,7 @@ def read_records(path: Path = PATH) -> list[RivalRecord]:
     return [RivalRecord.from_json(json.loads(line), str(path)) for line in lines]
 
 
-def write_records(records: Iterable[RivalRecord], path: Path = PATH) -> None:
+def write_records(records: Iterable[RivalRecord | FloorRecord], path: Path = PATH) -> None:
     """Write records, one a line.
 
     Args:

@@ -215,7 +215,14 @@ class InputMixup(Mixup):
             return self._run(mixed.tensor_split(n_batches))
 
     def _run(self, batches: Iterable[Tensor]) -> Outputs:
-        return Outputs.cat([self.backbone(inputs) for inputs in batches])
+        return Outputs.cat([self.backbone(_as_gpus_convolve(inputs)) for inputs in batches])
+
+
+def _as_gpus_convolve(inputs: Tensor) -> Tensor:
+    """Return images on a GPU channels last, as its convolutions are fastest, others as they are."""
+    if inputs.device.type == "cuda" and inputs.dim() == 4:
+        return inputs.contiguous(memory_format=torch.channels_last)
+    return inputs
 
 
 class FeatureMixup(Mixup):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from simplexcal._chunking import map_rows
 from simplexcal.calibrators._branch_network import Branch, MemberBatch, mixup_batches
-from simplexcal.calibrators._optim import minimise
+from simplexcal.calibrators._optim import minimise, tensor_cores
 from simplexcal.calibrators.base import Calibrator, Task
 from simplexcal.metrics import ece
 from simplexcal.mixup import Mixup, n_logit_features
@@ -131,16 +131,17 @@ class BranchCalibrator(Calibrator):
             task.generator,
             resample=self.resample,
         )
-        minimise(
-            lambda *batch: self._losses(members, MemberBatch(*batch)).sum(),
-            batches,
-            members.parameters(),
-            n_steps=self.n_steps,
-            learning_rate=self.learning_rate,
-            weight_decay=self.weight_decay,
-            lr_decay=self.lr_decay,
-            progress=task.progress,
-        )
+        with tensor_cores(device):
+            minimise(
+                lambda *batch: self._losses(members, MemberBatch(*batch)).sum(),
+                batches,
+                members.parameters(),
+                n_steps=self.n_steps,
+                learning_rate=self.learning_rate,
+                weight_decay=self.weight_decay,
+                lr_decay=self.lr_decay,
+                progress=task.progress,
+            )
         best = 0
         if len(self.betas) > 1:
             best = self._smallest_ece(members, task)
