@@ -23,12 +23,18 @@ from shift import BATCH, LEVEL, Row, monitored, scores_of
 from torch import Tensor, nn
 
 import simplexcal as sc
+from simplexcal.calibrators._likelihood_head import N_CELLS
 from simplexcal.metrics.ece_inference import noise_floor
 from simplexcal.monitoring import TOLERANCE
 
 # The paper's counter-example, the only one that cannot do without mixup samples, is left out.
 METHODS = {key: method for key, method in sc.CALIBRATORS.items() if not method.needs_mixup}
 CLEAN = "none"
+# STS whose likelihood head has no function of the logits: precisions this high, which no round
+# changes, leave m the identity. The other terms are fitted. It shows what m does.
+STRAIGHT = "sts-straight"
+STRAIGHT_SETTINGS = {"curve": 1e9, "margin": 1e9, "n_rounds": 0}
+DIVIDED = ("ts", "sts", STRAIGHT)
 
 
 class Images(NamedTuple):
@@ -111,15 +117,50 @@ def fit_all(
     """
     folder.mkdir(exist_ok=True)
     models = {}
-    for key, method in METHODS.items():
+    for key in (*METHODS, STRAIGHT):
         path = folder / f"{key}.safetensors"
         if not path.exists():
             mixup = sc.FeatureMixup(head, outputs, labels)
             generator = torch.Generator().manual_seed(0)
-            method().fit(outputs, labels, mixup=mixup, generator=generator).save(path)
+            make_method(key).fit(outputs, labels, mixup=mixup, generator=generator).save(path)
             print("fitted", key, flush=True)
         models[key] = sc.load_calibrator(path)
     return models
+
+
+def make_method(key: str) -> sc.Calibrator:
+    """Return a method with its default settings, not fitted yet.
+
+    Args:
+        key: A key of ``METHODS``, or ``STRAIGHT``.
+    """
+    if key == STRAIGHT:
+        return sc.SimplexTemperatureScaling(head_settings=STRAIGHT_SETTINGS)
+    return METHODS[key]()
+
+
+def divided_nll(prediction: sc.Prediction, labels: Tensor) -> dict[str, float]:
+    """Return the parts of the NLL: whether the prediction is right, and which class is if not.
+
+    -ln p_y is -ln c where the prediction is right, and -ln (1 - c) - ln (p_y / (1 - c)) where it is
+    not, with the confidence c. The second part is the last term, summed over the errors. Both are
+    divided by the number of all inputs.
+
+    Args:
+        prediction: The predictions.
+        labels: The true classes, (N,).
+    """
+    probs = prediction.probs.double()
+    wrong = prediction.label != labels
+    predicted = prediction.label.unsqueeze(-1)
+    others = probs.scatter(-1, predicted, 0.0).sum(-1)[wrong].log()
+    of_label = probs[wrong].gather(-1, labels[wrong].unsqueeze(-1)).squeeze(-1).log()
+    confidence = probs[~wrong].gather(-1, predicted[~wrong]).log()
+    n = len(labels)
+    return {
+        "right_or_wrong": -float(confidence.sum() + others.sum()) / n,
+        "which_other": -float((of_label - others).sum()) / n,
+    }
 
 
 def evaluate(images: Images, predictions: dict[str, sc.Prediction]) -> Row:
@@ -130,9 +171,34 @@ def evaluate(images: Images, predictions: dict[str, sc.Prediction]) -> Row:
         predictions: Each method's predictions for them.
     """
     row: Row = {"corruption": images.corruption, "severity": images.severity}
-    row["methods"] = {key: scores_of(p, images.labels) for key, p in predictions.items()}
+    row["methods"] = {key: scores_of(predictions[key], images.labels) for key in METHODS}
+    row["divided"] = {key: divided_nll(predictions[key], images.labels) for key in DIVIDED}
     row["noise_floor"] = float(noise_floor(predictions["sts"].confidence).mean)
+    row["runner_up"] = runner_up_share(images)
     return row
+
+
+def runner_up_share(images: Images) -> float:
+    """Return the share of the errors whose true class has the second largest logit.
+
+    Args:
+        images: The images.
+    """
+    second = images.outputs.logits.topk(2).indices[:, 1]
+    wrong = images.outputs.label != images.labels
+    return float((second == images.labels)[wrong].double().mean())
+
+
+def slopes_of(model: sc.Calibrator) -> list[float]:
+    """Return the first and the last slope of the function m of a likelihood head.
+
+    Args:
+        model: A fitted SimplexTemperatureScaling.
+    """
+    assert isinstance(model, sc.SimplexTemperatureScaling)
+    assert model.head_network is not None
+    slopes = model.head_network.table[:N_CELLS, 1]  # at the smallest margin
+    return [float(slopes[0]), float(slopes[-1])]
 
 
 def pooled(images: list[Images], models: dict[str, sc.Calibrator]) -> Row:
@@ -144,8 +210,8 @@ def pooled(images: list[Images], models: dict[str, sc.Calibrator]) -> Row:
     """
     labels = torch.cat([part.labels for part in images])
     found = {}
-    for key, model in models.items():
-        prediction = sc.Prediction.cat([model(part.outputs) for part in images])
+    for key in METHODS:
+        prediction = sc.Prediction.cat([models[key](part.outputs) for part in images])
         found[key] = scores_of(prediction, labels)
     return {"corruption": images[0].corruption, "n": len(labels), "methods": found}
 
@@ -177,7 +243,8 @@ def main(dataset: str, folder: Path, weights: Path) -> None:
         print(images.corruption, images.severity, row["methods"]["sts"], flush=True)
     record: Row = {"batch": BATCH, "level": LEVEL, "tolerance": TOLERANCE}
     record |= {"n_reference": len(labels), "rows": rows, "pooled": together}
-    record["keeps_predictions"] = {key: model.keeps_predictions for key, model in models.items()}
+    record["slopes"] = slopes_of(models["sts"])
+    record["keeps_predictions"] = {key: models[key].keeps_predictions for key in METHODS}
     write_record(f"shift_{dataset}", record | {"versions": versions()})
 
 

@@ -1,6 +1,7 @@
 """Outputs for CIFAR-10-C are those of the right images, and their record is complete."""
 
 import importlib
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ from experiments.datasets.loading import Dataset, calibration_test_split
 from experiments.datasets.normalisation import NORMALISATION, normalise
 from experiments.pretraining.architectures import Classifier
 from torch import Tensor, nn
+
+import simplexcal as sc
+from simplexcal.metrics import nll
 
 ROOT = Path(__file__).parents[1]
 N = 24
@@ -89,3 +93,44 @@ def test_an_interrupted_run_keeps_its_parts(
     names = {path.name for path in (tmp_path / "outputs").iterdir()}
     parts = {f"dark-{start}.safetensors" for start in range(0, N_CORRUPTED, PART)}
     assert names == {"calibration.safetensors", "test.safetensors", *parts}
+
+
+def test_the_parts_of_the_nll_add_up_to_it(outputs_module: Any) -> None:
+    del outputs_module  # It puts the benchmarks on the path.
+    evaluation = importlib.import_module("shift_cifar")
+    probs = torch.tensor([[0.7, 0.2, 0.1], [0.5, 0.3, 0.2]])
+    prediction = sc.Prediction(probs, probs.argmax(-1))
+    found = evaluation.divided_nll(prediction, torch.tensor([0, 2]))
+    assert found["right_or_wrong"] == pytest.approx(-(math.log(0.7) + math.log(0.5)) / 2)
+    assert found["which_other"] == pytest.approx(-math.log(0.2 / 0.5) / 2)
+    generator = torch.Generator().manual_seed(0)
+    probs = torch.rand(200, 5, generator=generator).softmax(-1)
+    labels = torch.randint(5, (200,), generator=generator)
+    found = evaluation.divided_nll(sc.Prediction(probs, probs.argmax(-1)), labels)
+    assert sum(found.values()) == pytest.approx(float(nll(probs, labels)), rel=1e-6)
+
+
+def test_the_straight_head_leaves_the_order_and_scale_of_the_other_classes(
+    outputs_module: Any,
+) -> None:
+    del outputs_module
+    evaluation = importlib.import_module("shift_cifar")
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(2000, 4, generator=generator)
+    labels = logits.sigmoid().multinomial(1, generator=generator).squeeze(1)
+    outputs = sc.Outputs(logits)
+    settings = {**evaluation.STRAIGHT_SETTINGS, "bias": 1e9, "confusion": 1e9, "slope": 1e9}
+    straight = sc.SimplexTemperatureScaling(head_settings=settings, n_steps=1)
+    straight.fit(outputs, labels, generator=generator)
+    probs = straight.probs_alone(outputs)
+    # With m the identity, the other classes keep the ratios of temperature scaling.
+    temperature = straight.global_temperature
+    assert temperature is not None
+    for first, second in ((0, 1), (2, 3)):
+        rows = (logits.argmax(-1) != first) & (logits.argmax(-1) != second)
+        ratio = (probs[rows, first] / probs[rows, second]).log()
+        expected = (logits[rows, first] - logits[rows, second]) / temperature
+        torch.testing.assert_close(ratio, expected, atol=1e-3, rtol=1e-3)
+    curved = sc.SimplexTemperatureScaling(n_steps=1).fit(outputs, labels, generator=generator)
+    changed = (curved.probs_alone(outputs)[rows, 2] / curved.probs_alone(outputs)[rows, 3]).log()
+    assert (changed - expected).abs().max() > 0.1
