@@ -29,8 +29,18 @@ ESTIMATES = {
     "reference": "reference accuracy",
 }
 VERDICTS = ("steady", "undecided", "recalibrate")
-DIVIDED = {"ts": "TS", "sts": "STS", "sts-straight": "STS, m = x"}
-PARTS = {"right_or_wrong": "right or wrong", "which_other": "which other"}
+DIVIDED = {
+    "ts": "TS",
+    "sts": "STS",
+    "sts-first": "first precisions",
+    "sts-straight": "and m = x",
+    "sts-classless": "and no class terms",
+}
+PARTS = {
+    "right_or_wrong": "NLL: right or wrong",
+    "which_other": "NLL: which other",
+    "ece": "ECE",
+}
 DEMO = "shift"
 CIFAR = ("shift_cifar10", "shift_cifar100")
 
@@ -114,21 +124,37 @@ def pooled_table(name: str) -> str:
 
 
 def divided_table(name: str) -> str:
-    """Return the two parts of the NLL by severity.
+    """Return the two parts of the NLL and the ECE by severity, with terms of STS left out.
 
     Args:
         name: Name of the record.
     """
     rows = read_record(name)["rows"]
-    titles = [f"{method}: {part}" for method in DIVIDED.values() for part in PARTS.values()]
-    table = [["severity", *titles, "label of errors is runner-up %"]]
+    table = [["severity", "score", *DIVIDED.values()]]
     for severity in (0, *SEVERITIES):
         found = of_severity(rows, severity)
-        means = [
-            fmean(row["divided"][key][part] for row in found) for key in DIVIDED for part in PARTS
-        ]
-        second = f"{100 * fmean(row['runner_up'] for row in found):.1f}"
-        table.append([str(severity or "clean"), *(f"{mean:.4f}" for mean in means), second])
+        for part, title in PARTS.items():
+            means = [fmean(row["divided"][key][part] for row in found) for key in DIVIDED]
+            line = [str(severity or "clean"), title, *(f"{mean:.4f}" for mean in means)]
+            table.append(line)
+    return markdown_table(table)
+
+
+def runner_up_table(name: str) -> str:
+    """Return how often the label of an error is the runner-up, by severity.
+
+    Args:
+        name: Name of the record.
+    """
+    rows = read_record(name)["rows"]
+    table = [["severity", "clean", *map(str, SEVERITIES)]]
+    means = [
+        fmean(row["runner_up"] for row in of_severity(rows, severity))
+        for severity in (0, *SEVERITIES)
+    ]
+    table.append(
+        ["label of an error is the runner-up, %", *(f"{100 * mean:.1f}" for mean in means)]
+    )
     return markdown_table(table)
 
 
@@ -245,6 +271,7 @@ def tables_of(record: str) -> dict[str, Callable[[], str]]:
         f"{record}_nll": lambda: score_table(record, "nll", 1, 4),
         f"{record}_aurc": lambda: score_table(record, "aurc", 100, 2),
         f"{record}_estimates": lambda: estimate_table(record),
+        f"{record}_divided": lambda: divided_table(record),
         f"{record}_verdicts": lambda: verdict_table(record),
         f"{record}_corruptions": lambda: corruption_table(record),
     }
@@ -260,7 +287,7 @@ def tables_of_cifar(record: str) -> dict[str, Callable[[], str]]:
         **tables_of(record),
         f"{record}_worst": lambda: score_table(record, "ece", 100, 2, max),
         f"{record}_accuracy": lambda: accuracy_table(record),
-        f"{record}_divided": lambda: divided_table(record),
+        f"{record}_runner_up": lambda: runner_up_table(record),
         f"{record}_slopes": lambda: slopes_sentence(record),
         f"{record}_pooled": lambda: pooled_table(record),
     }

@@ -19,7 +19,17 @@ from _corruptions import SEVERITIES
 from _measured import versions, write_record
 from cifar_c_outputs import load_network
 from safetensors.torch import load_file
-from shift import BATCH, LEVEL, Row, monitored, scores_of
+from shift import (
+    BATCH,
+    DIVIDED,
+    LEVEL,
+    REFITS,
+    Row,
+    divided_scores,
+    make_method,
+    monitored,
+    scores_of,
+)
 from torch import Tensor, nn
 
 import simplexcal as sc
@@ -30,11 +40,6 @@ from simplexcal.monitoring import TOLERANCE
 # The paper's counter-example, the only one that cannot do without mixup samples, is left out.
 METHODS = {key: method for key, method in sc.CALIBRATORS.items() if not method.needs_mixup}
 CLEAN = "none"
-# STS whose likelihood head has no function of the logits: precisions this high, which no round
-# changes, leave m the identity. The other terms are fitted. It shows what m does.
-STRAIGHT = "sts-straight"
-STRAIGHT_SETTINGS = {"curve": 1e9, "margin": 1e9, "n_rounds": 0}
-DIVIDED = ("ts", "sts", STRAIGHT)
 
 
 class Images(NamedTuple):
@@ -117,7 +122,7 @@ def fit_all(
     """
     folder.mkdir(exist_ok=True)
     models = {}
-    for key in (*METHODS, STRAIGHT):
+    for key in (*METHODS, *REFITS):
         path = folder / f"{key}.safetensors"
         if not path.exists():
             mixup = sc.FeatureMixup(head, outputs, labels)
@@ -126,41 +131,6 @@ def fit_all(
             print("fitted", key, flush=True)
         models[key] = sc.load_calibrator(path)
     return models
-
-
-def make_method(key: str) -> sc.Calibrator:
-    """Return a method with its default settings, not fitted yet.
-
-    Args:
-        key: A key of ``METHODS``, or ``STRAIGHT``.
-    """
-    if key == STRAIGHT:
-        return sc.SimplexTemperatureScaling(head_settings=STRAIGHT_SETTINGS)
-    return METHODS[key]()
-
-
-def divided_nll(prediction: sc.Prediction, labels: Tensor) -> dict[str, float]:
-    """Return the parts of the NLL: whether the prediction is right, and which class is if not.
-
-    -ln p_y is -ln c where the prediction is right, and -ln (1 - c) - ln (p_y / (1 - c)) where it is
-    not, with the confidence c. The second part is the last term, summed over the errors. Both are
-    divided by the number of all inputs.
-
-    Args:
-        prediction: The predictions.
-        labels: The true classes, (N,).
-    """
-    probs = prediction.probs.double()
-    wrong = prediction.label != labels
-    predicted = prediction.label.unsqueeze(-1)
-    others = probs.scatter(-1, predicted, 0.0).sum(-1)[wrong].log()
-    of_label = probs[wrong].gather(-1, labels[wrong].unsqueeze(-1)).squeeze(-1).log()
-    confidence = probs[~wrong].gather(-1, predicted[~wrong]).log()
-    n = len(labels)
-    return {
-        "right_or_wrong": -float(confidence.sum() + others.sum()) / n,
-        "which_other": -float((of_label - others).sum()) / n,
-    }
 
 
 def evaluate(images: Images, predictions: dict[str, sc.Prediction]) -> Row:
@@ -172,7 +142,7 @@ def evaluate(images: Images, predictions: dict[str, sc.Prediction]) -> Row:
     """
     row: Row = {"corruption": images.corruption, "severity": images.severity}
     row["methods"] = {key: scores_of(predictions[key], images.labels) for key in METHODS}
-    row["divided"] = {key: divided_nll(predictions[key], images.labels) for key in DIVIDED}
+    row["divided"] = {key: divided_scores(predictions[key], images.labels) for key in DIVIDED}
     row["noise_floor"] = float(noise_floor(predictions["sts"].confidence).mean)
     row["runner_up"] = runner_up_share(images)
     return row

@@ -100,14 +100,15 @@ def test_the_parts_of_the_nll_add_up_to_it(outputs_module: Any) -> None:
     evaluation = importlib.import_module("shift_cifar")
     probs = torch.tensor([[0.7, 0.2, 0.1], [0.5, 0.3, 0.2]])
     prediction = sc.Prediction(probs, probs.argmax(-1))
-    found = evaluation.divided_nll(prediction, torch.tensor([0, 2]))
+    found = evaluation.divided_scores(prediction, torch.tensor([0, 2]))
     assert found["right_or_wrong"] == pytest.approx(-(math.log(0.7) + math.log(0.5)) / 2)
     assert found["which_other"] == pytest.approx(-math.log(0.2 / 0.5) / 2)
     generator = torch.Generator().manual_seed(0)
     probs = torch.rand(200, 5, generator=generator).softmax(-1)
     labels = torch.randint(5, (200,), generator=generator)
-    found = evaluation.divided_nll(sc.Prediction(probs, probs.argmax(-1)), labels)
-    assert sum(found.values()) == pytest.approx(float(nll(probs, labels)), rel=1e-6)
+    found = evaluation.divided_scores(sc.Prediction(probs, probs.argmax(-1)), labels)
+    whole = found["right_or_wrong"] + found["which_other"]
+    assert whole == pytest.approx(float(nll(probs, labels)), rel=1e-6)
 
 
 def test_the_straight_head_leaves_the_order_and_scale_of_the_other_classes(
@@ -119,7 +120,7 @@ def test_the_straight_head_leaves_the_order_and_scale_of_the_other_classes(
     logits = 3 * torch.randn(2000, 4, generator=generator)
     labels = logits.sigmoid().multinomial(1, generator=generator).squeeze(1)
     outputs = sc.Outputs(logits)
-    settings = {**evaluation.STRAIGHT_SETTINGS, "bias": 1e9, "confusion": 1e9, "slope": 1e9}
+    settings = {**evaluation.REFITS["sts-straight"], "bias": 1e9, "confusion": 1e9, "slope": 1e9}
     straight = sc.SimplexTemperatureScaling(head_settings=settings, n_steps=1)
     straight.fit(outputs, labels, generator=generator)
     probs = straight.probs_alone(outputs)

@@ -92,9 +92,11 @@ def test_what_the_prose_says_about_the_reason(record: str, monkeypatch: pytest.M
         assert whole(5, key) == pytest.approx(mean_scores(render, record, 5, "nll")[key], rel=1e-4)
     distance = part(5, "sts", "which_other") - part(5, "ts", "which_other")
     assert distance > 0.9 * (whole(5, "sts") - whole(5, "ts"))
-    assert whole(0, "sts-straight") > whole(0, "sts")
+    assert whole(0, "sts-straight") > max(whole(0, "sts"), whole(0, "sts-first"))
     for severity in SEVERITIES:
         assert whole(severity, "sts-straight") < whole(severity, "ts")
+        assert whole(severity, "sts-first") > whole(severity, "ts")
+        assert whole(severity, "sts-classless") > whole(severity, "ts")
     first, last = render.read_record(record)["slopes"]
     assert last < 1 < first
     shares = [
@@ -102,6 +104,21 @@ def test_what_the_prose_says_about_the_reason(record: str, monkeypatch: pytest.M
         for severity in (0, *SEVERITIES)
     ]
     assert shares == sorted(shares, reverse=True)
+
+
+def test_what_the_prose_says_about_the_reason_of_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    render = benchmark("render_shift", monkeypatch)
+    worst = render.of_severity(render.read_record("shift")["rows"], 5)
+
+    def mean(key: str, name: str) -> float:
+        return fmean(row["divided"][key][name] for row in worst)
+
+    parts = [mean("sts", name) - mean("ts", name) for name in ("right_or_wrong", "which_other")]
+    assert parts[0] == pytest.approx(0.9 * sum(parts), rel=0.01)
+    distance = mean("sts", "ece") - mean("ts", "ece")
+    assert distance > 0
+    assert mean("sts-classless", "ece") - mean("ts", "ece") < 0.1 * distance
+    assert mean("sts-first", "ece") - mean("ts", "ece") < 0.5 * distance
 
 
 @pytest.mark.parametrize("record", CIFAR)
