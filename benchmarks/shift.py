@@ -13,6 +13,7 @@ docs/results/shift.md from it.
 from pathlib import Path
 from typing import Any
 
+import torch
 from _corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from _measured import versions, write_record
 from torch import Tensor
@@ -27,6 +28,15 @@ from simplexcal.monitoring import TOLERANCE, decide, find_drifts
 
 BATCH = 1000
 LEVEL = 0.95
+# STS fitted again with the first precisions of its likelihood head, which no round changes. Then
+# also without the function m of the logits, or without the terms of the classes: precisions this
+# high leave them out. So it shows which of them an effect comes from.
+REFITS: dict[str, dict[str, float]] = {
+    "sts-first": {"n_rounds": 0},
+    "sts-straight": {"curve": 1e9, "margin": 1e9, "n_rounds": 0},
+    "sts-classless": {"bias": 1e9, "confusion": 1e9, "slope": 1e9, "n_rounds": 0},
+}
+DIVIDED = ("ts", "sts", *REFITS)
 
 Row = dict[str, Any]
 
@@ -41,6 +51,43 @@ def scores_of(prediction: sc.Prediction, labels: Tensor) -> Row:
         "accuracy": float(correct.double().mean()),
         "confidence": float(prediction.confidence.double().mean()),
     }
+
+
+def divided_scores(prediction: sc.Prediction, labels: Tensor) -> Row:
+    """Return the parts of the NLL, and the ECE.
+
+    The parts are whether the prediction is right, and which other class is where it is not.
+    -ln p_y is -ln c where the prediction is right, and -ln (1 - c) - ln (p_y / (1 - c)) where it is
+    not, with the confidence c. The second part is the last term, summed over the errors. Both are
+    divided by the number of all inputs.
+
+    Args:
+        prediction: The predictions.
+        labels: The true classes, (N,).
+    """
+    probs = prediction.probs.double()
+    wrong = prediction.label != labels
+    predicted = prediction.label.unsqueeze(-1)
+    others = probs.scatter(-1, predicted, 0.0).sum(-1)[wrong].log()
+    of_label = probs[wrong].gather(-1, labels[wrong].unsqueeze(-1)).squeeze(-1).log()
+    confidence = probs[~wrong].gather(-1, predicted[~wrong]).log()
+    n = len(labels)
+    return {
+        "right_or_wrong": -float(confidence.sum() + others.sum()) / n,
+        "which_other": -float((of_label - others).sum()) / n,
+        "ece": float(ece(prediction.confidence, ~wrong)),
+    }
+
+
+def make_method(key: str) -> sc.Calibrator:
+    """Return a method, not fitted yet.
+
+    Args:
+        key: A key of ``sc.CALIBRATORS`` or of ``REFITS``.
+    """
+    if key in REFITS:
+        return sc.SimplexTemperatureScaling(head_settings=REFITS[key])
+    return sc.CALIBRATORS[key]()
 
 
 def monitored(known: tuple[sc.Prediction, Tensor], new: sc.Prediction, labels: Tensor) -> Row:
@@ -76,9 +123,10 @@ def main() -> None:
     data = prepare()
     fitted = (data.fit, data.fit_labels)
     models = {}
-    for key, method in METHODS.items():
+    for key in (*METHODS, *REFITS):
         mixup = sc.FeatureMixup(data.backbone.head, *fitted)
-        models[key] = method().fit(*fitted, mixup=mixup)
+        generator = torch.Generator().manual_seed(0)
+        models[key] = make_method(key).fit(*fitted, mixup=mixup, generator=generator)
     known = (models["sts"](data.fit), data.fit_labels)
     labels = data.test_labels
     sets = [("none", 0)]
@@ -91,7 +139,8 @@ def main() -> None:
         outputs, _ = sc.extract(data.backbone, (normalise(images), labels))
         predictions = {key: model(outputs) for key, model in models.items()}
         row: Row = {"corruption": name, "severity": severity}
-        row["methods"] = {key: scores_of(p, labels) for key, p in predictions.items()}
+        row["methods"] = {key: scores_of(predictions[key], labels) for key in METHODS}
+        row["divided"] = {key: divided_scores(predictions[key], labels) for key in DIVIDED}
         row |= monitored(known, predictions["sts"], labels)
         rows.append(row)
         print(name, severity, row["methods"]["sts"], row["verdicts"], flush=True)

@@ -40,6 +40,7 @@ ILLUSTRATIONS = {
     "docs/installation.md": "they install the package, which `make` does before any test",
     "docs/results/dense.md": "they train a network on data that are fetched",
     "docs/results/rivals.md": "they compare packages on data that are fetched",
+    "docs/results/shift.md": "they run networks on data that are fetched",
     "docs/results/third-party.md": "they are what scripts in examples/ have printed",
     "docs/results/text.md": "they are what scripts in examples/ have printed",
 }

@@ -7,9 +7,10 @@ SOURCE is the folder ImageNet-C/create_c of that repository. IMAGES are bytes (N
 are cut and averaged to grey again. OUTPUT gets a file NAME.npy, (5, N, ...), for each corruption.
 
 The file needs old packages, which is why this runs in an environment of its own, without torch:
-numpy<2, scipy<1.12, scikit-image 0.21, opencv-python-headless 4.10, Wand with ImageMagick 6, and
-pillow. What it imports of torch and torchvision loads CIFAR-10 alone, and is left out. The
-definitions are executed as they are; the loop that writes CIFAR-10-C is not.
+Python 3.10 with numpy<2, scipy<1.12, scikit-image 0.19 (with 0.20 glass_blur cannot run),
+opencv-python-headless 4.10, Wand with ImageMagick 6, and pillow. What it imports of torch and
+torchvision loads CIFAR-10 alone, and is left out. The definitions are executed as they are; the
+loop that writes CIFAR-10-C is not.
 """
 
 import argparse
