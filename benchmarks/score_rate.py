@@ -1,6 +1,6 @@
 """Rows/s of `score` by STS over those by TS, and what it adds to the prediction (K = 10, D = 84).
 
-usage: python -m benchmarks.score_rate [--rows 400000] [--repeats 5] [--workers 1]
+usage: python benchmarks/score_rate.py [--rows 400000] [--repeats 5] [--workers 1]
 
 Both calibrators score the file of float32 columns that score_rows.py makes, in one process and in
 turns; the order changes each time. Rows/s are medians of the time of whole runs, with reading,
@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+import score_rows
 import torch
-from benchmarks import score_rows
 
 import simplexcal as sc
 from simplexcal.scoring import score

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from simplexcal.cli import main
 from simplexcal.network_spec import NetworkSpec
 from simplexcal.scoring import local_engine, score
-from simplexcal.scoring.dataset import open_dataset
+from simplexcal.scoring.dataset import Shard, open_dataset, read_shards
 from simplexcal.scoring.local_engine import score_locally
 from simplexcal.scoring.shards import ShardFolder
 from simplexcal.scoring.worker import ShardResult, StoppedError, Worker
@@ -102,11 +102,10 @@ def test_no_more_shards_are_read_than_are_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     n_read = 0
-    plain = local_engine.read_shards
 
     def count(*arguments: Any) -> Iterator[Any]:
         nonlocal n_read
-        for item in plain(*arguments):
+        for item in read_shards(*arguments):
             n_read += 1
             yield item
 
@@ -227,8 +226,8 @@ def test_a_worker_gives_a_shard_up_between_two_batches(
 
     real = Worker.__call__
 
-    def call(self: Worker, *arguments: Any) -> ShardResult:
-        return real(self, *arguments[:2], stop)
+    def call(self: Worker, shard: Shard, table: Any) -> ShardResult:
+        return real(self, shard, table, stop)
 
     monkeypatch.setattr(Worker, "_score", count)
     monkeypatch.setattr(Worker, "__call__", call)
@@ -251,7 +250,8 @@ class OneAtATime(nn.Module):
         self.is_busy = True
         time.sleep(0.002)
         self.is_busy = False
-        return self.linear(x)
+        found: Tensor = self.linear(x)
+        return found
 
 
 def make_network() -> nn.Module:
