@@ -8,7 +8,7 @@ tensors. Written otherwise are:
   so that no interval is searched: m = Σ_i r_i m_i with r_0 = 1.
 - The level of ``keep_prediction`` is the largest mean of the predicted class and the n most
   probable others. For the root c of c - p_t - Σ max(0, p_k - c) is at least the mean of the
-  predicted class with any others, and is the mean with those above it.
+  predicted class with any others, and is the mean with those above it. This is for few classes.
 - No probability reaches that of the predicted class: it ends one rounding step below.
 """
 
@@ -18,9 +18,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
-from simplexcal.calibrators._likelihood_head import N_CELLS, X_MIN, LikelihoodHead
+from simplexcal.calibrators._likelihood_head import (
+    N_CELLS,
+    X_MIN,
+    LikelihoodHead,
+    keep_prediction,
+)
 
-MAX_ABOVE = 32  # classes that the head may make more probable than the predicted one
+MAX_SORTED = 32  # With more classes Newton's method takes less time than to sort them.
 LOWEST = -1e30  # of a masked class before the softmax
 
 
@@ -143,16 +148,21 @@ def _keep_prediction(probs: Tensor, predicted: Tensor, one_hot: Tensor) -> Tenso
         predicted: Predicted classes, (N, 1).
         one_hot: 1 at them and 0 elsewhere, (N, K).
     """
-    k = probs.shape[1]
-    own = probs.gather(-1, predicted)
-    others = probs - probs * one_hot
-    n_above = min(k - 1, MAX_ABOVE)
-    sums = torch.cat([own, others.topk(n_above).values], -1).cumsum(-1)
-    numbers = torch.arange(1, n_above + 2, device=probs.device).to(probs.dtype)
-    level = (sums / numbers).amax(-1, keepdim=True)
-    kept = torch.minimum(others, level)
-    if n_above < k - 1:
-        # With more classes above it the level is below the root, and what they lose is not all.
-        level = torch.maximum(level, own + (others - kept).sum(-1, keepdim=True))
+    if probs.shape[1] > MAX_SORTED:
+        kept = keep_prediction(probs, predicted)
+        level = kept.gather(-1, predicted)
+    else:
+        level = _level(probs, predicted, one_hot)
+        kept = torch.minimum(probs, level)
     below = level - level * torch.finfo(probs.dtype).eps
     return torch.where(one_hot > 0, level, torch.minimum(kept, below))
+
+
+def _level(probs: Tensor, predicted: Tensor, one_hot: Tensor) -> Tensor:
+    """Return the probability of the predicted class, (N, 1), which no other may exceed."""
+    own = probs.gather(-1, predicted)
+    n_others = probs.shape[1] - 1
+    others = (probs - probs * one_hot).topk(n_others).values
+    sums = torch.cat([own, others], -1).cumsum(-1)
+    numbers = torch.arange(1, n_others + 2, device=probs.device).to(probs.dtype)
+    return (sums / numbers).amax(-1, keepdim=True)
