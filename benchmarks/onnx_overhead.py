@@ -1,12 +1,13 @@
 """In onnxruntime a calibrated network predicts as in torch, and takes little more time than before.
 
-usage: python benchmarks/onnx_overhead.py [--threads 1]
+usage: python benchmarks/onnx_overhead.py [--threads 1] [--methods "sts"]
 
 The demo's LeNet-5, which is small (0.4 million multiplications an input), on 1000 Fashion-MNIST
 images and a CPU. Limits for every method: probabilities within 1e-5, all labels equal, in batches
 of 1 and of 257. Times are lower quartiles, for a machine that has other work, of one run in which
 all graphs take turns, in a new order each time, after a warm-up. What a method adds to a batch does
-not depend on the network: beside a larger one the ratio is nearer 1.
+not depend on the network: beside a larger one the ratio is nearer 1. With ALONE in its name a graph
+has no uncertainties.
 """
 
 import argparse
@@ -40,6 +41,8 @@ def _sts_of_the_paper() -> sc.SimplexTemperatureScaling:
     )
 
 
+ALONE = ", probabilities alone"
+
 # Methods that take minutes are trained briefly: it changes neither the graph nor its time.
 METHODS: dict[str, Callable[[], sc.Calibrator]] = {
     **sc.CALIBRATORS,
@@ -47,6 +50,7 @@ METHODS: dict[str, Callable[[], sc.Calibrator]] = {
     "adats": lambda: sc.AdaptiveTemperatureScaling(n_epochs=1),
     "dirichlet-ts": lambda: sc.DirichletTemperatureScaling(n_steps=10),
     "sts of the paper": _sts_of_the_paper,
+    f"sts{ALONE}": sc.SimplexTemperatureScaling,
 }
 
 
@@ -88,17 +92,24 @@ def _bare_session(net: nn.Module, example: Tensor, n_threads: int) -> Any:
     return onnxruntime.InferenceSession(model.SerializeToString(), _options(n_threads))
 
 
-def _export_methods(data: Data, example: Tensor, n_threads: int) -> dict[str, _Exported]:
-    """Return the graph of every method."""
+def _export_methods(
+    data: Data, example: Tensor, n_threads: int, names: str
+) -> dict[str, _Exported]:
+    """Return the graph of every method whose name begins so."""
     mixup = sc.FeatureMixup(data.backbone.head, data.fit, data.fit_labels)
     exported = {}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "net.onnx"
         for name, method in METHODS.items():
+            if not name.startswith(names):
+                continue
             generator = Generator().manual_seed(0)
             calibrator = method().fit(data.fit, data.fit_labels, mixup=mixup, generator=generator)
             model = sc.CalibratedModel(data.backbone, calibrator)
-            model.to_onnx(path, example)
+            outputs = None
+            if name.endswith(ALONE):
+                outputs = ("label", "probs", "confidence")
+            model.to_onnx(path, example, outputs=outputs)
             session = onnxruntime.InferenceSession(path, _options(n_threads))
             exported[name] = _Exported(session, model)
     return exported
@@ -173,11 +184,12 @@ def _ratio(seconds: float, bare: float) -> str:
     return f"{seconds / bare:.2f} ({1e6 * (seconds - bare):+.0f})"
 
 
-def main(n_threads: int) -> None:
+def main(n_threads: int, names: str) -> None:
     """Print the tables of agreement and of time.
 
     Args:
         n_threads: Threads of onnxruntime.
+        names: What the names of the methods begin with.
     """
     torch.set_num_threads(1)
     data = prepare()
@@ -185,7 +197,7 @@ def main(n_threads: int) -> None:
     versions = f"onnxruntime {onnxruntime.__version__}, torch {torch.__version__}"
     print(f"{versions}, CPU, threads: {n_threads}\n")
     bare = _bare_session(data.backbone.net, inputs[:2], n_threads)
-    exported = _export_methods(data, inputs[:2], n_threads)
+    exported = _export_methods(data, inputs[:2], n_threads, names)
     _print_agreement(exported, inputs)
     _print_times(bare, exported, inputs)
 
@@ -195,4 +207,6 @@ if __name__ == "__main__":
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--threads", type=int, default=1)
-    main(parser.parse_args().threads)
+    parser.add_argument("--methods", default="", help="what the names of the methods begin with")
+    options = parser.parse_args()
+    main(options.threads, options.methods)

@@ -1,9 +1,10 @@
 """Memory of `score` does not grow with the number of rows.
 
-10 million rows of logits (K = 10) are scored by TS, and 1 million with 84 features by STS, in one
-thread.
+10 million rows of logits (K = 10) are scored by TS, and 1 million with 84 features by STS, in as
+many threads as --workers says.
 
-usage: PYTHONPATH=tests python benchmarks/score_rows.py [--ts 10000000] [--sts 1000000] [--ray]
+usage: PYTHONPATH=tests python benchmarks/score_rows.py [--ts 10000000] [--sts 1000000]
+                                                        [--workers 1] [--ray]
 
 Each run is a process of its own, beside one with a tenth of the rows; its peak resident memory
 includes some 300 MiB of libraries. --ray scores the second file once more, on two nodes on
@@ -77,12 +78,19 @@ def write(path: Path, rows: int, with_features: bool) -> Path:
     return path
 
 
-def run(calibrator: Path, data: Path, output: Path, address: str | None = None) -> None:
-    """Score, and print the measurements for the process that asked."""
-    engine = "local"
-    if address is not None:
-        engine = "ray"
-    summary = score(calibrator, data, output, engine=engine, address=address)
+def run(calibrator: Path, data: Path, output: Path, where: str) -> None:
+    """Score, and print the measurements for the process that asked.
+
+    Args:
+        calibrator: The file of the calibrator.
+        data: The rows.
+        output: The file to write.
+        where: The number of threads here, or the address of a Ray cluster.
+    """
+    if where.isdecimal():
+        summary = score(calibrator, data, output, workers=int(where))
+    else:
+        summary = score(calibrator, data, output, engine="ray", address=where)
     print(json.dumps({"rows": summary.rows, "seconds": summary.seconds, "mib": peak_mib()}))
 
 
@@ -109,12 +117,12 @@ def report(name: str, process: "subprocess.Popen[str]") -> None:
     )
 
 
-def measure(folder: Path, method: str, rows: int) -> Path:
+def measure(folder: Path, method: str, rows: int, workers: int) -> Path:
     """Score a tenth of the rows, and all; return the file of all."""
     for n in (rows // 10, rows):
         data = write(folder / f"{method}.in.parquet", n, with_features=method == "sts")
         calibrator = folder / f"{method}.safetensors"
-        report(method, start(calibrator, data, folder / f"{method}.parquet"))
+        report(method, start(calibrator, data, folder / f"{method}.parquet", workers))
     return data
 
 
@@ -140,18 +148,19 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--ts", type=int, default=10_000_000)
     parser.add_argument("--sts", type=int, default=1_000_000)
+    parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--ray", action="store_true")
     parser.add_argument("--run", nargs="+")
     options = parser.parse_args()
     if options.run:
-        calibrator, data, output, *address = options.run
-        run(Path(calibrator), Path(data), Path(output), *address)
+        calibrator, data, output, where = options.run
+        run(Path(calibrator), Path(data), Path(output), where)
         return
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         fit(folder)
-        measure(folder, "ts", options.ts)
-        data = measure(folder, "sts", options.sts)
+        measure(folder, "ts", options.ts, options.workers)
+        data = measure(folder, "sts", options.sts, options.workers)
         if options.ray:
             on_ray(folder, data)
 

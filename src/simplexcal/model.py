@@ -344,6 +344,7 @@ class CalibratedModel(nn.Module):
         *,
         dynamic: Sequence[int] = (0,),
         class_names: Sequence[str] | None = None,
+        outputs: Sequence[str] | None = None,
     ) -> None:
         """Write network and calibrator as one ONNX graph; see ``simplexcal.onnx.export_model``.
 
@@ -357,6 +358,8 @@ class CalibratedModel(nn.Module):
                 keeps its own.
             class_names: The names of the classes, stored in the metadata of the file as JSON. None
                 is those of the model.
+            outputs: Which outputs the graph has, such as ("label", "probs"); None is all. Without
+                the uncertainties a graph of STS takes less time.
         """
         if isinstance(self.backbone, OnnxNetwork):
             append_calibrator(
@@ -365,6 +368,7 @@ class CalibratedModel(nn.Module):
                 path,
                 example_inputs=example_inputs,
                 class_names=class_names,
+                outputs=outputs,
             )
             return
         if example_inputs is None:
@@ -376,6 +380,7 @@ class CalibratedModel(nn.Module):
             example_inputs,
             dynamic=dynamic,
             class_names=class_names,
+            outputs=outputs,
         )
 
     def _fingerprint(self) -> str | None:

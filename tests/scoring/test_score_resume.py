@@ -14,6 +14,7 @@ from helpers.parquet_rows import columns, save, write
 
 from simplexcal.scoring import Summary, run, score
 from simplexcal.scoring.dataset import Shard
+from simplexcal.scoring.local_engine import score_locally
 from simplexcal.scoring.worker import ShardResult, Worker
 
 N_KILLS = 6
@@ -95,7 +96,8 @@ def stopped(folder: Path, monkeypatch: pytest.MonkeyPatch, n: int = 3) -> tuple[
     with monkeypatch.context() as patch:
         stop_after(n, patch)
         with pytest.raises(StoppedError):
-            score(calibrator, data, folder / "y.parquet", batch_size=4)
+            # Of several threads another one could make the call that fails.
+            score(calibrator, data, folder / "y.parquet", batch_size=4, workers=1)
     return calibrator, data
 
 
@@ -211,14 +213,13 @@ def test_either_engine_goes_on_with_the_others_shards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calibrator, data = stopped(tmp_path, monkeypatch)
-    plain, asked = run._score_locally, []
+    asked = []
 
     def other(
-        engine: str, worker: Worker, shards: Iterable[Shard], _: str | None
+        engine: str, worker: Worker, shards: Iterable[Shard], _: str | None, n_threads: int
     ) -> Generator[ShardResult]:
         asked.append(engine)
-        found: Generator[ShardResult] = plain(worker, shards)
-        return found
+        return score_locally(worker, shards, n_threads)
 
     monkeypatch.setattr(run, "_score_shards", other)
     summary = score(calibrator, data, tmp_path / "y.parquet", batch_size=4, engine="ray")

@@ -6,7 +6,8 @@ import math
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -26,6 +27,10 @@ INPUT_ERRORS = (ValueError, TypeError, OSError, ImportError, NotFittedError)
 
 class BadInputError(Exception):
     """A sentence for the user about what they passed."""
+
+
+class InterruptionError(Exception):
+    """A sentence for the user about what an interruption left."""
 
 
 def run(command: Callable[[], object]) -> int:
@@ -70,6 +75,17 @@ def explain(error: Exception) -> str | None:
     if isinstance(error, INPUT_ERRORS):
         return str(error) or type(error).__name__
     return None
+
+
+@contextmanager
+def interruptions_explained() -> Iterator[None]:
+    """Keep what the library says at an interruption, which typer would drop."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if not str(error):
+            raise
+        raise InterruptionError(str(error)) from error
 
 
 def echo_result(text: str, record: Mapping[str, Any], as_json: bool) -> None:
@@ -123,6 +139,8 @@ def _report(error: Exception) -> int:
         traceback.print_exception(error)
     if isinstance(error, BadInputError):
         return _fail(str(error), BAD_INPUT)
+    if isinstance(error, InterruptionError):
+        return _fail(f"interrupted; {error}", INTERRUPTED)
     format_usage = getattr(error, "format_message", None)
     if format_usage is not None:  # typer found a mistake in the options
         return _fail(format_usage(), BAD_INPUT)

@@ -60,6 +60,10 @@ def export(
         str | None,
         typer.Option(metavar="SIZES", help="Or the shape of one input, such as 1,28,28."),
     ] = None,
+    outputs: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="Outputs of the graph, such as label,probs."),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Write an ONNX graph.
@@ -78,20 +82,21 @@ def export(
         output_name: Output of an .onnx file to calibrate.
         features_name: Tensor of an .onnx file that its last linear layer takes.
         shape: Shape of one input of the network.
+        outputs: Outputs of the graph, with commas between them; all by default.
         json: Print JSON instead of text.
     """
     network = network_spec(model, weights, head, output_name, features_name)
     check_files(output, [".onnx"], calibrator, weights, data, onnx_file(network))
-    exported = export_file(calibrator, output, network, shape=shape, data=data)
+    exported = export_file(calibrator, output, network, shape=shape, data=data, outputs=outputs)
     inputs = ", ".join(exported.inputs)
-    outputs = ", ".join(exported.outputs)
+    names_of_outputs = ", ".join(exported.outputs)
     record = {
         "output": str(output),
         "method": exported.method,
         "inputs": list(exported.inputs),
         "outputs": list(exported.outputs),
     }
-    names = [wrap(f"Inputs: {inputs}."), wrap(f"Outputs: {outputs}.")]
+    names = [wrap(f"Inputs: {inputs}."), wrap(f"Outputs: {names_of_outputs}.")]
     echo_result("\n".join([f"{output}: {exported.method}.", *names]), record, json)
 
 
@@ -102,6 +107,7 @@ def export_file(
     *,
     shape: str | None = None,
     data: Path | None = None,
+    outputs: str | None = None,
 ) -> Exported:
     """Write a saved calibrator as an ONNX graph, alone or after its network.
 
@@ -111,6 +117,7 @@ def export_file(
         network: Network that the calibrator was fitted for; None writes the calibrator alone.
         shape: Shape of one float32 input of the network, as "1,28,28".
         data: File of inputs, from which shape and dtype are taken instead.
+        outputs: Outputs of the graph, as "label,probs"; None is all.
 
     Returns:
         The method, and the names of the graph's inputs and outputs.
@@ -118,38 +125,51 @@ def export_file(
     Raises:
         ValueError: The options do not fit together, or the calibrator is for another network.
     """
+    wanted = None
+    if outputs is not None:
+        wanted = outputs.split(",")
     if network is not None and network.onnx_file is not None:
-        return _append_to_network(calibrator, output, network, shape, data)
+        return _append_to_network(calibrator, output, network, shape, data, wanted)
     if network is not None:
-        return _export_with_network(calibrator, output, network, _example(shape, data))
+        return _export_with_network(calibrator, output, network, _example(shape, data), wanted)
     if shape is not None or data is not None:
         raise ValueError(
             "--shape and DATA tell what a network takes: give --model package.module:factory too."
         )
     fitted, header = load_calibrator(calibrator)
-    return export_calibrator(fitted, output, fingerprint=header["fingerprint"])
+    return export_calibrator(fitted, output, fingerprint=header["fingerprint"], outputs=wanted)
 
 
 def _append_to_network(
-    calibrator: Path, output: Path, network: NetworkSpec, shape: str | None, data: Path | None
+    calibrator: Path,
+    output: Path,
+    network: NetworkSpec,
+    shape: str | None,
+    data: Path | None,
+    outputs: list[str] | None,
 ) -> Exported:
     if shape is not None or data is not None:
         raise ValueError("An .onnx file tells what it takes: leave out --shape and DATA.")
     own = load_backbone(network)
     fitted, header = load_calibrator(calibrator)
     check_fingerprint(header, own, calibrator)
-    return append_calibrator(cast(OnnxNetwork, own), fitted, output)
+    return append_calibrator(cast(OnnxNetwork, own), fitted, output, outputs=outputs)
 
 
 def _export_with_network(
-    calibrator: Path, output: Path, network: NetworkSpec, example: Tensor
+    calibrator: Path,
+    output: Path,
+    network: NetworkSpec,
+    example: Tensor,
+    outputs: list[str] | None,
 ) -> Exported:
     net = load_network(network.model, network.weights)
     model = load(calibrator, net, head=network.head)
     example = as_network_input(model.backbone, example)
     with reraise_as_input_error(f"inputs of shape {tuple(example.shape[1:])} and {example.dtype}"):
         model.backbone(example)
-    return export_model(cast(Backbone, model.backbone), model.calibrator, output, example)
+    backbone = cast(Backbone, model.backbone)
+    return export_model(backbone, model.calibrator, output, example, outputs=outputs)
 
 
 def _example(shape: str | None, data: Path | None) -> Tensor:

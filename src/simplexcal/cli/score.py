@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from simplexcal.cli._console import echo_result, stderr_is_tty
+from simplexcal.cli._console import echo_result, interruptions_explained, stderr_is_tty
 from simplexcal.cli._options import (
     CalibratorArgument,
     FeaturesOption,
@@ -58,6 +58,9 @@ def score(
         str | None,
         typer.Option(metavar="HOST:PORT", help="A Ray cluster; otherwise this machine."),
     ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Threads that score here; one for each core by default.")
+    ] = None,
     batch_size: Annotated[int | None, typer.Option(help="Rows that are scored at a time.")] = None,
     restart: Annotated[
         bool, typer.Option("--restart", help="Discard what an earlier run left.")
@@ -85,6 +88,7 @@ def score(
         with_probs: Write the probabilities of all classes.
         engine: Where rows are scored.
         address: Address of a Ray cluster.
+        workers: Threads of this process that score.
         batch_size: Rows that are scored at a time.
         restart: Discard what an earlier run left.
         json: Print JSON instead of text.
@@ -92,20 +96,22 @@ def score(
     from simplexcal import scoring  # It needs pyarrow, which the other commands can do without.
 
     check_files(output, [".parquet"], calibrator, data, weights)
-    summary = scoring.score(
-        calibrator,
-        data,
-        output,
-        kind=kind,
-        network=network_spec(model, weights, head),
-        names=given_names(logits=logits, probs=probs, labels=labels, features=features, id=ids),
-        with_probs=with_probs,
-        engine=engine,
-        address=address,
-        batch_size=batch_size,
-        restart=restart,
-        progress=stderr_is_tty(),
-    )
+    with interruptions_explained():
+        summary = scoring.score(
+            calibrator,
+            data,
+            output,
+            kind=kind,
+            network=network_spec(model, weights, head),
+            names=given_names(logits=logits, probs=probs, labels=labels, features=features, id=ids),
+            with_probs=with_probs,
+            engine=engine,
+            address=address,
+            workers=workers,
+            batch_size=batch_size,
+            restart=restart,
+            progress=stderr_is_tty(),
+        )
     record = asdict(summary)
     for name in ("output", "rejected"):
         if record[name] is not None:

@@ -147,7 +147,10 @@ def decode(table: Any, stored: StoredArray) -> Decoded:
     shape = (len(table), *_known(stored.shape))
     columns = [_decode_numbers(table[column], stored.type) for column in stored.columns]
     values = np.stack([x for x, _ in columns], axis=1)
-    null = np.stack([where for _, where in columns], axis=1)
+    # Most tables have no null, and then no array of them is filled.
+    null = np.broadcast_to(np.False_, values.shape)
+    if any(where is not None for _, where in columns):
+        null = np.stack([_null_or_false(x, where) for x, where in columns], axis=1)
     return Decoded(values.reshape(shape), null.reshape(shape), np.ones(len(table), bool))
 
 
@@ -338,20 +341,28 @@ def _decode_lists(column: Any, stored: StoredArray) -> Decoded:
     values = np.zeros((len(fits), *shape), numbers.dtype)
     values[fits] = numbers.reshape(n_fitting, *shape)
     null = np.zeros((len(fits), *shape), bool)
-    null[fits] = null_numbers.reshape(n_fitting, *shape)
+    null[fits] = _null_or_false(numbers, null_numbers).reshape(n_fitting, *shape)
     return Decoded(values, null, fits)
 
 
-def _decode_numbers(column: Any, kind: Any) -> tuple[Array, Array]:
-    """Return numbers of this type, 0 for null, and where they are null."""
+def _null_or_false(values: Array, null: Array | None) -> Array:
+    """Return where values are null, given as None if none is."""
+    if null is None:
+        return np.zeros(len(values), bool)
+    return null
+
+
+def _decode_numbers(column: Any, kind: Any) -> tuple[Array, Array | None]:
+    """Return numbers of this type, 0 for null, and where they are null; None if none is."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if pt.is_dictionary(column.type):
         column = column.dictionary_decode()
-    null = np.zeros(len(column), bool)
+    null = None
     if column.null_count:
         null = np.asarray(column.is_null())
-    column = column.cast(kind, safe=False)
+    if column.type != kind:
+        column = column.cast(kind, safe=False)
     if column.null_count:
         column = column.fill_null(0)
     return column.to_numpy(zero_copy_only=False), null

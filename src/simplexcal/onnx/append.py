@@ -39,6 +39,7 @@ def append_calibrator(
     *,
     example_inputs: Any = None,
     class_names: Sequence[str] | None = None,
+    outputs: Sequence[str] | None = None,
 ) -> Exported:
     """Write the network's graph with the calibrator appended.
 
@@ -54,6 +55,8 @@ def append_calibrator(
         example_inputs: Inputs for this run. None takes the first ones of the network's first call.
         class_names: The names of the K classes, stored in the metadata of the file as a JSON list.
             None is those that the calibrator keeps, if any.
+        outputs: Which outputs of the calibrator the graph has, "label" and "probs" among them; None
+            is all.
 
     Raises:
         NotFittedError: If the calibrator is not fitted.
@@ -63,14 +66,15 @@ def append_calibrator(
     path = Path(path)
     check_output_path(path, [SUFFIX], [network.path])
     check_ready(calibrator, path)
+    own_names = _names_with_answer(calibrator, outputs)
     facts = class_facts(class_names, calibrator)
     facts["fingerprint"] = network.fingerprint()
     arrays = _example(network, example_inputs)
     values = network.values(arrays)
     expected = calibrator(network.outputs(values))
     first = _exposed(network)
-    names = _free_names(first.graph, output_names(calibrator))
-    second = _convert(network, calibrator, values, names)
+    names = _free_names(first.graph, own_names)
+    second = _convert(network, calibrator, values, own_names, names)
     names = [x.name for x in second.graph.output]
     with _explained(network.path):
         merged = _merge(first, second, network)
@@ -155,8 +159,23 @@ def _free_names(graph: Any, names: Iterable[str]) -> list[str]:
     return free
 
 
+def _names_with_answer(calibrator: Calibrator, outputs: Sequence[str] | None) -> list[str]:
+    """Return the names of the calibrator's outputs; the first two show that the graph is right."""
+    names = output_names(calibrator, outputs)
+    if names[:2] != ["label", "probs"]:
+        raise ValueError(
+            f'`outputs` must have "label" and "probs", which are compared with the library; '
+            f"got {outputs!r}. Name them too."
+        )
+    return names
+
+
 def _convert(
-    network: OnnxNetwork, calibrator: Calibrator, values: Sequence[Any], names: Sequence[str]
+    network: OnnxNetwork,
+    calibrator: Calibrator,
+    values: Sequence[Any],
+    own_names: Sequence[str],
+    names: Sequence[str],
 ) -> Any:
     """Return the calibrator as a model whose inputs are the tensors that are read."""
     from onnx import compose
@@ -165,7 +184,7 @@ def _convert(
     for name, array in zip(_read_by(calibrator), values, strict=False):
         tensors[name] = torch.from_numpy(np.concatenate([array, array]))  # more than one row
     source = TensorsOfGraph(network.reading.kind == PROBS)
-    graph = Graph(source, calibrator.to("cpu"))
+    graph = Graph(source, calibrator.to("cpu"), own_names)
     subject = f"This {type(calibrator).__name__}"
     model = convert(graph, tensors, names, (0,), subject=subject, remedy=METHOD_REMEDY)
     prefix = PREFIX

@@ -1,16 +1,18 @@
 """What is traced: the network, the calibrator, and their outputs in the order of the graph's."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 
 from simplexcal._validation import check_float_tensor
 from simplexcal.backbone import Backbone
 from simplexcal.backbone._forward import logits_of, recorded
-from simplexcal.calibrators import Calibrator
+from simplexcal.calibrators import Calibrator, SimplexTemperatureScaling
+from simplexcal.concrete import moments_of_mean
 from simplexcal.dense import DenseOutputs, to_maps
+from simplexcal.onnx._short_head import ShortHead
 from simplexcal.thresholds import with_accepted
 from simplexcal.types import Outputs, Prediction, log_probs, restore_argmax
 
@@ -24,6 +26,9 @@ OUTPUTS = (
     "epistemic",
     "mutual_information",
 )
+
+
+UNCERTAINTIES = OUTPUTS[4:]
 
 
 class TracedOutputs(Outputs):
@@ -116,12 +121,18 @@ class Graph(nn.Module):
     Args:
         source: From the graph's inputs to outputs of a network.
         calibrator: A fitted calibrator.
+        names: Which outputs there are; what only others need is not computed.
     """
 
-    def __init__(self, source: nn.Module, calibrator: Calibrator) -> None:
+    def __init__(self, source: nn.Module, calibrator: Calibrator, names: Sequence[str]) -> None:
         super().__init__()
         self.source = source
         self.calibrator = calibrator
+        self.names = names
+        self.short_head: ShortHead | None = None
+        # A subclass may predict otherwise.
+        if type(calibrator) is SimplexTemperatureScaling and calibrator.head_network is not None:
+            self.short_head = ShortHead(calibrator.head_network, calibrator.log_temperature.exp())
 
     def forward(
         self,
@@ -134,22 +145,50 @@ class Graph(nn.Module):
         """
         # Not the calibrator's own call, whose checks read values.
         outputs: Outputs = self.source(inputs)
-        found: Prediction = self.calibrator._predict(outputs)
-        prediction = replace(found, probs=restore_argmax(found.label, found.probs))
+        if self.short_head is None:
+            found: Prediction = self.calibrator._predict(outputs)
+            prediction = replace(found, probs=restore_argmax(found.label, found.probs))
+        else:
+            prediction = self._predict_in_few_nodes(self.short_head, outputs)
         prediction = with_accepted(prediction, self.calibrator.thresholds)
-        values = [getattr(prediction, name) for name in OUTPUTS]
-        present = [value for value in values if value is not None]
+        present = [getattr(prediction, name) for name in OUTPUTS if name in self.names]
         if isinstance(outputs, DenseOutputs):
             present = [to_maps(value, outputs.shape) for value in present]
         return tuple(present)
 
+    def _predict_in_few_nodes(self, head: ShortHead, outputs: Outputs) -> Prediction:
+        """Return the prediction of STS; torch leaves out of a graph what no output needs."""
+        sts = cast(SimplexTemperatureScaling, self.calibrator)
+        found = head(outputs.logits)
+        m = moments_of_mean(found.probs, sts._temperature(outputs))
+        return Prediction(
+            found.probs,
+            found.label,
+            aleatoric=m.expected_entropy,
+            epistemic=m.entropy,
+            mutual_information=m.mutual_information,
+        )
 
-def output_names(calibrator: Calibrator) -> list[str]:
-    """Return the names of a graph's outputs; one without uncertainties has the first of them.
+
+def output_names(calibrator: Calibrator, wanted: Sequence[str] | None = None) -> list[str]:
+    """Return the names of a graph's outputs.
 
     Args:
         calibrator: The calibrator of the graph.
+        wanted: Which of them; None is all that the calibrator has.
+
+    Raises:
+        ValueError: If it has none of a wanted name, or none is wanted.
     """
-    if calibrator.thresholds:
-        return list(OUTPUTS)
-    return [name for name in OUTPUTS if name != "accepted"]
+    names = [name for name in OUTPUTS if name != "accepted" or calibrator.thresholds]
+    if not calibrator.has_uncertainties:
+        names = [name for name in names if name not in UNCERTAINTIES]
+    if wanted is None:
+        return names
+    unknown = [name for name in wanted if name not in names]
+    if unknown or not wanted or isinstance(wanted, str):
+        raise ValueError(
+            f"`outputs` must be some of the outputs that this {type(calibrator).__name__} has, "
+            f"{', '.join(names)}; got {wanted!r}."
+        )
+    return [name for name in names if name in wanted]

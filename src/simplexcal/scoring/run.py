@@ -2,16 +2,20 @@
 
 import time
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+import torch
+
 from simplexcal._progress import track
+from simplexcal._validation import check_count
 from simplexcal.io._atomic import check_output_path
 from simplexcal.io._columns import Names
 from simplexcal.network_spec import NetworkSpec
-from simplexcal.scoring.dataset import Dataset, Shard, group_by_file, open_dataset, read_shards
+from simplexcal.scoring.dataset import Dataset, Shard, Shards, open_dataset
+from simplexcal.scoring.local_engine import score_locally
 from simplexcal.scoring.plan import BATCHES_PER_SHARD, manifest, plan
 from simplexcal.scoring.shards import ShardFolder
 from simplexcal.scoring.worker import ShardResult, Worker
@@ -49,6 +53,7 @@ def score(
     with_probs: bool = False,
     engine: str = "local",
     address: str | None = None,
+    workers: int | None = None,
     batch_size: int | None = None,
     restart: bool = False,
     progress: bool = False,
@@ -62,8 +67,8 @@ def score(
     reason.
 
     Memory does not grow with the number of rows. The work is kept in a folder `*.shards` until all
-    is done: after an interruption the same call goes on there, with either engine, and the output
-    is the same, byte for byte.
+    is done: after an interruption the same call goes on there, with either engine and any number of
+    workers, and the output is the same, byte for byte. A KeyboardInterrupt says how much is done.
 
     Args:
         calibrator: A file from ``save_calibrator``.
@@ -78,6 +83,9 @@ def score(
         with_probs: Whether to write the calibrated probabilities of all classes.
         engine: "local", in this process, or "ray".
         address: The Ray cluster, as host:port. The default is one on all cores of this machine.
+        workers: How many threads of the local engine score shards. The default is the number of
+            threads that torch computes with, one for each core. A network takes one batch at a
+            time, whatever their number.
         batch_size: The number of rows that are scored at a time.
         restart: Whether to delete what an earlier run left.
         progress: Whether to show progress on stderr.
@@ -89,16 +97,18 @@ def score(
         ImportError: If Ray is needed and not installed.
     """
     start = time.perf_counter()
-    _check_engine(engine, address)
+    _check_engine(engine, address, workers)
     rows = open_dataset(data)
     folder = ShardFolder(output)
     _check_output(folder, rows)
     worker = plan(calibrator, rows, kind, network, names or {}, batch_size, with_probs)
     shards = rows.shards(BATCHES_PER_SHARD * worker.job.batch_size)
     n_done_now = 0
-    with folder.opened(manifest(worker.job, rows), restart):
+    with folder.opened(manifest(worker.job, rows), restart), _says_what_is_done(folder, shards):
         n_missing = len(shards) - folder.count_done()
-        with closing(_score_shards(engine, worker, folder.missing(shards), address)) as found:
+        n_threads = min(workers or torch.get_num_threads(), max(1, n_missing))
+        found = _score_shards(engine, worker, folder.missing(shards), address, n_threads)
+        with closing(found):
             results: Iterable[ShardResult] = found
             if progress:
                 results = track(found, "Scoring", total=n_missing)
@@ -113,33 +123,45 @@ def score(
     return Summary(output, n_scored, n_rejected, rejected, n_resumed, time.perf_counter() - start)
 
 
+@contextmanager
+def _says_what_is_done(folder: ShardFolder, shards: Shards) -> Iterator[None]:
+    """Let an interruption say how much is done, and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(
+            f"{folder.count_done()} of {len(shards)} shards, of {shards.size} rows each, are done "
+            f"and kept in '{folder.folder}'. Start the same again to go on there."
+        ) from error
+
+
 def _score_shards(
-    engine: str, worker: Worker, shards: Iterator[Shard], address: str | None
+    engine: str, worker: Worker, shards: Iterator[Shard], address: str | None, n_threads: int
 ) -> Generator[ShardResult]:
     """Yield the results of all shards, in whatever order they are done."""
     first = next(shards, None)
     if first is None:
-        return _score_locally(worker, [])
+        return score_locally(worker, [], 1)
     shards = chain([first], shards)
     if engine == "local":
-        return _score_locally(worker, shards)
+        return score_locally(worker, shards, n_threads)
     from simplexcal.scoring.ray_engine import score_on_ray
 
     return score_on_ray(worker.job, shards, address)
 
 
-def _score_locally(worker: Worker, shards: Iterable[Shard]) -> Generator[ShardResult]:
-    """Yield the results of all shards, in their order."""
-    for group in group_by_file(shards):
-        for shard, table in read_shards(group, worker.job.columns):
-            yield worker(shard, table)
-
-
-def _check_engine(engine: str, address: str | None) -> None:
+def _check_engine(engine: str, address: str | None, workers: int | None) -> None:
     if engine not in ("local", "ray"):
         raise ValueError(f'`engine` must be "local" or "ray"; got {engine!r}.')
     if engine == "local" and address is not None:
         raise ValueError('`address` is that of a Ray cluster. Pass `engine` as "ray" too.')
+    if workers is None:
+        return
+    if engine == "ray":
+        raise ValueError(
+            "`workers` is about the local engine; Ray uses the cores that it has. Leave it out."
+        )
+    check_count("workers", workers)
 
 
 def _check_output(folder: ShardFolder, data: Dataset) -> None:

@@ -4,9 +4,10 @@ So all engines give the same bytes.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
+from threading import Event, Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,6 +92,10 @@ class ShardResult(NamedTuple):
     rejected: bytes
 
 
+class StoppedError(Exception):
+    """A shard was given up."""
+
+
 class Worker:
     """A calibrator, and its network where there is one, ready to score shards.
 
@@ -106,27 +111,35 @@ class Worker:
         self.job = job
         self.calibrator = calibrator
         self.backbone = backbone
+        self._network_lock = Lock()
         if isinstance(backbone, Backbone):
             # A shard may be a few rows, which cannot tell whether there are features.
             backbone.features = calibrator.n_features is not None
 
-    def __call__(self, shard: Shard, table: Any) -> ShardResult:
+    def __call__(self, shard: Shard, table: Any, stop: Event | None = None) -> ShardResult:
         """Score the rows of a shard; the same rows always come in the same batches.
 
         Args:
             shard: The shard.
             table: Its rows.
+            stop: Once it is set, the shard is given up at its next batch.
+
+        Raises:
+            StoppedError: If the shard is given up.
         """
         numbers = pa.array(np.arange(shard.first, shard.first + shard.rows))
         table = table.append_column(ROW_NUMBER, numbers)
         scored = []
         rejected = []
-        with _one_thread(), torch.no_grad():
+        with one_thread(), torch.no_grad():
             for start in range(0, shard.rows, self.job.batch_size):
+                if stop is not None and stop.is_set():
+                    raise StoppedError
                 batch = table.slice(start, self.job.batch_size)
                 scored_batch, rejected_batch = self._score(batch)
                 scored.append(scored_batch)
-                rejected.append(rejected_batch)
+                if rejected_batch is not None:
+                    rejected.append(rejected_batch)
         content = _parquet_bytes(scored)
         return ShardResult(shard.number, shard.rows, content, _parquet_bytes_if_any(rejected))
 
@@ -138,7 +151,9 @@ class Worker:
         """
         tensors = [torch.from_numpy(x) for x in values]
         if self.backbone is not None:
-            outputs = self.backbone(values[0])
+            # A network is not known to bear two calls at the same time.
+            with self._network_lock:
+                outputs = self.backbone(values[0])
         elif self.job.arrays[0].name == "probs":
             outputs = Outputs.from_probs(*tensors)
         else:
@@ -164,14 +179,18 @@ class Worker:
                 columns[f"prob_{i}"] = x
         return {name: x.numpy() for name, x in columns.items()}
 
-    def _score(self, batch: Any) -> tuple[Any, Any]:
-        """Return a table of the scored rows, and one of the rejected rows."""
+    def _score(self, batch: Any) -> tuple[Any, Any | None]:
+        """Return a table of the scored rows, and one of the rejected rows, if there are any."""
         values, reasons = self._decode(batch)
         prediction = self._predict_good(values, reasons)
         if prediction is None:
             return self.job.schema.empty_table(), self._rejected(batch, reasons)
         columns = self.columns(prediction)
         finite = np.isfinite(columns["confidence"])
+        if len(finite) == len(batch) and finite.all():  # No row has a reason.
+            copied = [batch[column] for column in self.job.copied]
+            scored = pa.table([*copied, *columns.values()], schema=self.job.schema)
+            return scored, None
         reasons[np.flatnonzero(reasons == "")[~finite]] = OVERFLOW
         good = pa.array(reasons == "")
         copied = [batch[column].filter(good) for column in self.job.copied]
@@ -199,11 +218,12 @@ class Worker:
         good = np.flatnonzero(reasons == "")
         if not len(good):
             return None
-        try:
+        if self.backbone is None:
+            if len(good) < len(reasons):
+                values = [x[good] for x in values]
+            return self.predict(values)
+        with suppress(*NETWORK_ERRORS):
             return self.predict([x[good] for x in values])
-        except NETWORK_ERRORS:
-            if self.backbone is None:
-                raise
         self._explain_failures(values, reasons)
         good = np.flatnonzero(reasons == "")
         if not len(good):
@@ -298,9 +318,12 @@ def _explain_shapes(batch: Any, stored: StoredArray, decoded: Decoded, reasons: 
 
 def _explain_numbers(stored: StoredArray, decoded: Decoded, reasons: Array) -> None:
     """Give a reason to each row with a number that is null, NaN or infinite: the first one."""
+    finite = np.isfinite(decoded.values)
+    if finite.all() and not decoded.null.any():
+        return
     values = decoded.values.reshape(len(reasons), -1)
     null = decoded.null.reshape(len(reasons), -1)
-    bad = null | ~np.isfinite(values)
+    bad = null | ~finite.reshape(values.shape)
     for i in np.flatnonzero(bad.any(1) & (reasons == "")):
         j = int(bad[i].argmax())
         where = f"`{stored.name}` at position {j}"
@@ -333,8 +356,8 @@ def _explain_probs(values: Array, reasons: Array) -> None:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
-    """Compute in one thread: matrix products may round otherwise with another number."""
+def one_thread() -> Iterator[None]:
+    """Let torch compute in one thread: products may round otherwise with another number."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
