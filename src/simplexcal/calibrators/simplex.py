@@ -41,10 +41,12 @@ class SimplexTemperatureScaling(BranchCalibrator):
         resample: Draw new mixup samples whenever the pool is used up.
         lr_decay: Decay the learning rate to 0 along a cosine.
         n_networks: Networks of a branch, whose geometric mean is λ: with more of them, λ depends
-            less on the seed.
+            less on the seed, and a prediction takes longer.
         likelihood_head: Fit the head that gives the mean; False is the paper's method, in which the
             logits are the location. See ``paper``.
         head_settings: Settings of the likelihood head; a mapping of those that differ will do.
+        zero_last_layer: Start the last layer of the branch at 0, so that λ is the same for all
+            inputs at first and depends less on the seed; False starts it at random.
     """
 
     key = "sts"
@@ -58,7 +60,7 @@ class SimplexTemperatureScaling(BranchCalibrator):
     def __init__(
         self,
         betas: Sequence[float] = (1.0,),
-        widths: Sequence[int] = (128, 64),
+        widths: Sequence[int] = (64, 32),
         n_steps: int = 400,
         batch_size: int = 256,
         learning_rate: float = 1e-3,
@@ -66,9 +68,10 @@ class SimplexTemperatureScaling(BranchCalibrator):
         pool_size: int = 20_000,
         resample: bool = False,
         lr_decay: bool = True,
-        n_networks: int = 4,
+        n_networks: int = 1,
         likelihood_head: bool = True,
         head_settings: HeadSettings | Mapping[str, Any] | None = None,
+        zero_last_layer: bool = True,
     ) -> None:
         head_settings = _head_settings(head_settings)
         super().__init__(
@@ -82,6 +85,7 @@ class SimplexTemperatureScaling(BranchCalibrator):
             resample,
             lr_decay,
             n_networks,
+            zero_last_layer,
         )
         self.likelihood_head = likelihood_head
         self.head_settings = head_settings
@@ -112,6 +116,7 @@ class SimplexTemperatureScaling(BranchCalibrator):
             lr_decay=False,
             n_networks=1,
             likelihood_head=False,
+            zero_last_layer=False,
         )
 
     def concrete(self, outputs: Outputs) -> Concrete:
@@ -123,7 +128,9 @@ class SimplexTemperatureScaling(BranchCalibrator):
         temperature = self._temperature(outputs)
         if self.head_network is None:
             return Concrete(outputs.logits, temperature, validate_args=False)
-        return Concrete.from_mean(self._mean(outputs), temperature, validate_args=False)
+        return Concrete.from_mean(
+            self._mean(outputs, outputs.label), temperature, validate_args=False
+        )
 
     def _build(self, n_classes: int, n_features: int | None) -> None:
         super()._build(n_classes, n_features)
@@ -169,13 +176,14 @@ class SimplexTemperatureScaling(BranchCalibrator):
 
     def _predict(self, outputs: Outputs) -> Prediction:
         temperature = self._temperature(outputs)
+        label = outputs.label
         if self.head_network is None:
             m = Concrete(outputs.logits, temperature, validate_args=False).moments()
         else:
-            m = moments_of_mean(self._mean(outputs), temperature)
+            m = moments_of_mean(self._mean(outputs, label), temperature)
         return Prediction(
             m.mean,
-            outputs.label,
+            label,
             aleatoric=m.expected_entropy,
             epistemic=m.entropy,
             mutual_information=m.mutual_information,
@@ -184,14 +192,14 @@ class SimplexTemperatureScaling(BranchCalibrator):
     def _probs(self, outputs: Outputs) -> Tensor:
         if self.head_network is None:
             return super()._probs(outputs)
-        return self._mean(outputs)
+        return self._mean(outputs, outputs.label)
 
-    def _mean(self, outputs: Outputs) -> Tensor:
-        """Return the likelihood head's probabilities."""
+    def _mean(self, outputs: Outputs, label: Tensor) -> Tensor:
+        """Return the likelihood head's probabilities, the largest of which is at the label."""
         head = cast(LikelihoodHead, self.head_network)
         depth = self.head_settings.max_depth
         scaled = divide_logits(outputs.logits, self.log_temperature.exp(), depth)
-        return cast(Tensor, head(scaled, outputs.label))
+        return cast(Tensor, head(scaled, label))
 
     def _temperature(self, outputs: Outputs) -> Tensor:
         """Return the branch's λ (N,)."""

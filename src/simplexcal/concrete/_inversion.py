@@ -76,11 +76,13 @@ class Inverse(NamedTuple):
 
     Args:
         a: Shifted logits, (N, K).
-        potential: The potential and its derivatives; its mean is the given one.
+        value: m, (N,).
+        slope: ∂m/∂ρ, (N,).
     """
 
     a: Tensor
-    potential: Potential
+    value: Tensor
+    slope: Tensor
 
 
 def location(log_mean: Tensor, temperature: Tensor) -> Tensor:
@@ -104,8 +106,8 @@ def moments(probs: Tensor, log_mean: Tensor, temperature: Tensor) -> Moments:
         log_mean: ln p, (N, K).
         temperature: λ, (N,).
     """
-    a, potential = invert(log_mean, temperature)
-    return _potential.moments_at(a, potential._replace(mean=probs), temperature)
+    a, value, slope = invert(log_mean, temperature)
+    return _potential.moments_at(a, Potential(value, probs, slope), temperature)
 
 
 def invert(log_mean: Tensor, temperature: Tensor) -> Inverse:
@@ -123,7 +125,7 @@ def invert(log_mean: Tensor, temperature: Tensor) -> Inverse:
 @torch.no_grad()
 def _invert_fused(log_mean: Tensor, temperature: Tensor) -> Inverse:
     a, value, slope = _fused.operators().invert(log_mean, temperature)
-    return Inverse(a, Potential(value, log_mean.exp(), slope))
+    return Inverse(a, value, slope)
 
 
 @torch.no_grad()
@@ -143,7 +145,7 @@ def invert_in_torch(log_mean: Tensor, temperature: Tensor) -> Inverse:
         ratio = _potential.ratio(temperature)
         solution = _turned_inversion.solve(kernel, _turn(points, largest), ratio)
         a = _at_classes(solution.a.T - points.log_mean, below, kernel.resolution)
-        return Inverse(a, Potential(solution.value, log_mean.exp(), solution.slope))
+        return Inverse(a, solution.value, solution.slope)
     series = _potential.ratio_series(kernel, temperature)
     matrices = _potential.at_ratio(kernel, series @ kernel.ratio_functions)
     a = _start(points.log_mean, temperature)
@@ -158,7 +160,7 @@ def invert_in_torch(log_mean: Tensor, temperature: Tensor) -> Inverse:
     value = _potential.potential_value(kernel, last)
     slope = _potential.potential_slope(kernel, series, last)
     a = _at_classes(a - points.log_mean, below, kernel.resolution)
-    return Inverse(a, Potential(value.to(a), log_mean.exp(), slope.to(a)))
+    return Inverse(a, value.to(a), slope.to(a))
 
 
 def _turn(points: Points, log_largest: Tensor) -> Means:
