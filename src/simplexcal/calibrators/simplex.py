@@ -139,6 +139,10 @@ class SimplexTemperatureScaling(BranchCalibrator):
         if self.likelihood_head:
             self.head_network = LikelihoodHead(n_classes, self.head_settings)
 
+    def _row_width(self, outputs: Outputs) -> int:
+        # The head reads four numbers of its table for each logit.
+        return super()._row_width(outputs) + 4 * outputs.n_classes
+
     def _fit(self, task: Task) -> None:
         if self.head_network is not None:
             self._fit_head(self.head_network, task)
