@@ -24,6 +24,9 @@ def in_chunks(
     if torch.compiler.is_compiling():  # a graph has no number of rows to divide
         return function(rows, *others)
     size = max(1, CHUNK.get(rows.device.type, CHUNK["cpu"]) // width)
+    # Chunks of equal size: a short last one costs nearly as much as a full one.
+    n_chunks = max(1, -(-len(rows) // size))
+    size = max(1, -(-len(rows) // n_chunks))
     columns = [tensor.split(size) for tensor in (rows, *others)]
     results = (function(*chunk) for chunk in zip(*columns, strict=True))
     return join(results, len(rows))

@@ -37,6 +37,7 @@ class BranchCalibrator(Calibrator):
         resample: Draw new mixup samples whenever the pool is used up.
         lr_decay: Decay the learning rate to 0 along a cosine.
         n_networks: Networks of each member, whose geometric mean is λ.
+        zero_last_layer: Start the last layer of each network at 0, not at random.
     """
 
     uses_mixup = True
@@ -55,6 +56,7 @@ class BranchCalibrator(Calibrator):
         resample: bool,
         lr_decay: bool,
         n_networks: int = 1,
+        zero_last_layer: bool = False,
     ) -> None:
         super().__init__()
         self.betas = tuple(map(float, betas))
@@ -65,6 +67,7 @@ class BranchCalibrator(Calibrator):
         if n_networks < 1:
             raise ValueError(f"`n_networks` must be at least 1; got {n_networks}.")
         self.n_networks = n_networks
+        self.zero_last_layer = zero_last_layer
         self.widths = tuple(widths)
         self.n_steps = n_steps
         self.batch_size = batch_size
@@ -114,7 +117,7 @@ class BranchCalibrator(Calibrator):
         return Branch(n_members, n_features, self.widths, self.n_networks)
 
     def _row_width(self, outputs: Outputs) -> int:
-        largest = max(outputs.n_features or outputs.n_classes, *self.widths, 1)
+        largest = max(*self.widths, 1)  # The features are read where they are.
         return super()._row_width(outputs) + self.n_networks * largest
 
     def _fit_branch(self, task: Task, mixup: Mixup) -> None:
@@ -122,7 +125,7 @@ class BranchCalibrator(Calibrator):
         device = task.outputs.logits.device
         features = cast(Tensor, task.outputs.features)
         members = self._make_branch(len(self.betas), features.shape[1]).to(device)
-        members.initialise(task.generator)
+        members.initialise(task.generator, zero_last_layer=self.zero_last_layer)
         batches = mixup_batches(
             mixup,
             self.betas,

@@ -49,16 +49,21 @@ class Branch(nn.Module):
         """D."""
         return int(self.weights[0].shape[1])
 
-    def initialise(self, generator: Generator | None) -> None:
+    @torch.no_grad()
+    def initialise(self, generator: Generator | None, *, zero_last_layer: bool = False) -> None:
         """Draw weights and biases as nn.Linear does, from U(-1/√fan_in, 1/√fan_in).
 
         Args:
             generator: Source of randomness.
+            zero_last_layer: Set the last layer to 0, so that λ is the same for all inputs.
         """
         for weight, bias in zip(self.weights, self.biases, strict=True):
             bound = weight.shape[1] ** -0.5
             uniform_(weight, bound, generator)
             uniform_(bias, bound, generator)
+        if zero_last_layer:
+            self.weights[-1].zero_()
+            self.biases[-1].zero_()
 
     def forward(self, features: Tensor) -> Tensor:
         """Return λ of each network, (H, B, n).

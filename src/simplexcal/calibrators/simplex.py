@@ -44,10 +44,12 @@ class SimplexTemperatureScaling(BranchCalibrator):
         resample: Draw new mixup samples whenever the pool is used up.
         lr_decay: Decay the learning rate to 0 along a cosine.
         n_networks: Networks of a branch, whose geometric mean is λ: with more of them, λ depends
-            less on the seed.
+            less on the seed, and a prediction takes longer.
         likelihood_head: Fit the head that gives the mean; False is the paper's method, in which the
             logits are the location. See ``paper``.
         head_settings: Settings of the likelihood head; a mapping of those that differ will do.
+        zero_last_layer: Start the last layer of the branch at 0, so that λ is the same for all
+            inputs at first and depends less on the seed; False starts it at random.
     """
 
     key = "sts"
@@ -61,7 +63,7 @@ class SimplexTemperatureScaling(BranchCalibrator):
     def __init__(
         self,
         betas: Sequence[float] = (1.0,),
-        widths: Sequence[int] = (128, 64),
+        widths: Sequence[int] = (64, 32),
         n_steps: int = 400,
         batch_size: int = 256,
         learning_rate: float = 1e-3,
@@ -69,9 +71,10 @@ class SimplexTemperatureScaling(BranchCalibrator):
         pool_size: int = 20_000,
         resample: bool = False,
         lr_decay: bool = True,
-        n_networks: int = 4,
+        n_networks: int = 1,
         likelihood_head: bool = True,
         head_settings: HeadSettings | Mapping[str, Any] | None = None,
+        zero_last_layer: bool = True,
     ) -> None:
         head_settings = _head_settings(head_settings)
         super().__init__(
@@ -85,6 +88,7 @@ class SimplexTemperatureScaling(BranchCalibrator):
             resample,
             lr_decay,
             n_networks,
+            zero_last_layer,
         )
         self.likelihood_head = likelihood_head
         self.head_settings = head_settings
@@ -115,6 +119,7 @@ class SimplexTemperatureScaling(BranchCalibrator):
             lr_decay=False,
             n_networks=1,
             likelihood_head=False,
+            zero_last_layer=False,
         )
 
     def concrete(self, outputs: Outputs) -> Concrete:
@@ -126,7 +131,9 @@ class SimplexTemperatureScaling(BranchCalibrator):
         temperature = self._temperature(outputs)
         if self.head_network is None:
             return Concrete(outputs.logits, temperature, validate_args=False)
-        return Concrete.from_mean(self._mean(outputs), temperature, validate_args=False)
+        return Concrete.from_mean(
+            self._mean(outputs, outputs.label), temperature, validate_args=False
+        )
 
     def _build(self, n_classes: int, n_features: int | None) -> None:
         super()._build(n_classes, n_features)
@@ -134,6 +141,10 @@ class SimplexTemperatureScaling(BranchCalibrator):
         self.head_network = None
         if self.likelihood_head:
             self.head_network = LikelihoodHead(n_classes, self.head_settings)
+
+    def _row_width(self, outputs: Outputs) -> int:
+        # The head reads four numbers of its table for each logit.
+        return super()._row_width(outputs) + 4 * outputs.n_classes
 
     def _fit(self, task: Task) -> None:
         if self.head_network is not None:
@@ -172,13 +183,14 @@ class SimplexTemperatureScaling(BranchCalibrator):
 
     def _predict(self, outputs: Outputs) -> Prediction:
         temperature = self._temperature(outputs)
+        label = outputs.label
         if self.head_network is None:
             m = Concrete(outputs.logits, temperature, validate_args=False).moments()
         else:
-            m = moments_of_mean(self._mean(outputs), temperature)
+            m = moments_of_mean(self._mean(outputs, label), temperature)
         return Prediction(
             m.mean,
-            outputs.label,
+            label,
             aleatoric=m.expected_entropy,
             epistemic=m.entropy,
             mutual_information=m.mutual_information,
@@ -187,20 +199,20 @@ class SimplexTemperatureScaling(BranchCalibrator):
     def _probs(self, outputs: Outputs) -> Tensor:
         if self.head_network is None:
             return super()._probs(outputs)
-        return self._mean(outputs)
+        return self._mean(outputs, outputs.label)
 
-    def _mean(self, outputs: Outputs) -> Tensor:
-        """Return the likelihood head's probabilities."""
+    def _mean(self, outputs: Outputs, label: Tensor) -> Tensor:
+        """Return the likelihood head's probabilities, the largest of which is at the label."""
         head = cast(LikelihoodHead, self.head_network)
         few = outputs.logits.shape[1] <= MOST_CLASSES_IN_KERNEL
         if few and _fused.applies_without_gradient(outputs.logits, head.table):
             found: Tensor = _head_kernel().calibrated(
-                head, outputs.logits, self.log_temperature, outputs.label
+                head, outputs.logits, self.log_temperature, label
             )
             return found
         depth = self.head_settings.max_depth
         scaled = divide_logits(outputs.logits, self.log_temperature.exp(), depth)
-        return cast(Tensor, head(scaled, outputs.label))
+        return cast(Tensor, head(scaled, label))
 
     def _temperature(self, outputs: Outputs) -> Tensor:
         """Return the branch's λ (N,)."""

@@ -285,7 +285,7 @@ class _Sums(Function):
         this = before * u
         sums = [before.sum(-1, keepdim=True), this.sum(-1, keepdim=True)]
         for p in range(2, n):
-            after = torch.addcmul(before, twice, this, value=-_sign(p))
+            after = _advanced(before, twice, this, -sign(p))
             before = this
             this = after
             sums.append(this.sum(-1, keepdim=True))
@@ -348,15 +348,14 @@ class _Values(Function):
             columns = c.mT.contiguous().split(1)
             u = u.mT.contiguous()
         twice = u + u
-        p = len(columns) - 2
-        before = columns[p + 1]
-        this = torch.addcmul(columns[p], twice, columns[p + 1], value=_sign(p))
-        while p > 1:
-            p -= 1
-            after = torch.addcmul(columns[p] + before, twice, this, value=_sign(p))
+        last = len(columns) - 1
+        before = columns[last] + torch.zeros_like(u)
+        this = torch.addcmul(columns[last - 1], twice, columns[last], value=sign(last - 1))
+        for p in range(last - 2, 0, -1):
+            after = _advanced(_raised(before, columns[p]), twice, this, sign(p))
             before = this
             this = after
-        values = torch.addcmul(columns[0] + before, u, this)
+        values = _advanced(_raised(before, columns[0]), u, this, 1)
         if narrow:
             values = values.mT
         return weight * values
@@ -396,8 +395,34 @@ class _Values(Function):
         return d_c, grad * slope, None, None, None
 
 
-def _sign(p: int) -> int:
-    """Return the sign of 2u in the recurrence of s at p."""
+def _advanced(before: Tensor, u: Tensor, this: Tensor, value: int) -> Tensor:
+    """Return before ± u · this, into the memory of ``before`` where that can be."""
+    if _keeps_memory():
+        return torch.addcmul(before, u, this, value=value)
+    return before.addcmul_(u, this, value=value)
+
+
+def _raised(before: Tensor, column: Tensor) -> Tensor:
+    """Return before + column, into the memory of ``before`` where that can be."""
+    if _keeps_memory():
+        return before + column
+    return before.add_(column)
+
+
+def _keeps_memory() -> bool:
+    """Whether a transform or a graph wants results in new memory.
+
+    Otherwise two arrays are enough for a recurrence, and they stay in a cache.
+    """
+    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+
+
+def sign(p: int) -> int:
+    """Return the sign of 2u in Clenshaw's recurrence at p; that of s_p has the other one.
+
+    Args:
+        p: Degree.
+    """
     if p % 2:
         return -1
     return 1

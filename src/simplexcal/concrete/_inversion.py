@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from simplexcal.concrete import _fused, _potential
+from simplexcal.concrete import _fused, _potential, _turned, _turned_inversion
 from simplexcal.concrete._chebyshev import (
     BEND,
     FADING,
@@ -39,6 +39,7 @@ from simplexcal.concrete._chebyshev import (
 )
 from simplexcal.concrete._kernel import Kernel, kernel_for, without_autocast
 from simplexcal.concrete._potential import Integrals, Moments, Potential
+from simplexcal.concrete._turned_inversion import Means
 
 # After so many iterations the error of the mean is that of rounding, for every K and λ.
 N_STEPS = {torch.float32: 3, torch.float64: 6}
@@ -75,11 +76,13 @@ class Inverse(NamedTuple):
 
     Args:
         a: Shifted logits, (N, K).
-        potential: The potential and its derivatives; its mean is the given one.
+        value: m, (N,).
+        slope: ∂m/∂ρ, (N,).
     """
 
     a: Tensor
-    potential: Potential
+    value: Tensor
+    slope: Tensor
 
 
 def location(log_mean: Tensor, temperature: Tensor) -> Tensor:
@@ -103,8 +106,8 @@ def moments(probs: Tensor, log_mean: Tensor, temperature: Tensor) -> Moments:
         log_mean: ln p, (N, K).
         temperature: λ, (N,).
     """
-    a, potential = invert(log_mean, temperature)
-    return _potential.moments_at(a, potential._replace(mean=probs), temperature)
+    a, value, slope = invert(log_mean, temperature)
+    return _potential.moments_at(a, Potential(value, probs, slope), temperature)
 
 
 def invert(log_mean: Tensor, temperature: Tensor) -> Inverse:
@@ -122,7 +125,7 @@ def invert(log_mean: Tensor, temperature: Tensor) -> Inverse:
 @torch.no_grad()
 def _invert_fused(log_mean: Tensor, temperature: Tensor) -> Inverse:
     a, value, slope = _fused.operators().invert(log_mean, temperature)
-    return Inverse(a, Potential(value, log_mean.exp(), slope))
+    return Inverse(a, value, slope)
 
 
 @torch.no_grad()
@@ -135,11 +138,16 @@ def invert_in_torch(log_mean: Tensor, temperature: Tensor) -> Inverse:
         temperature: λ, (N,).
     """
     kernel = kernel_for(log_mean)
-    series = _potential.ratio_series(kernel, temperature)
-    matrices = _potential.at_ratio(kernel, series @ kernel.ratio_functions)
     largest = log_mean.amax(-1, keepdim=True)
     below = (log_mean - largest).clamp_min(MASKED)
     points = _points(below, kernel.resolution)
+    if _turned.applies(log_mean, temperature):
+        ratio = _potential.ratio(temperature)
+        solution = _turned_inversion.solve(kernel, _turn(points, largest), ratio)
+        a = _at_classes(solution.a.T - points.log_mean, below, kernel.resolution)
+        return Inverse(a, solution.value, solution.slope)
+    series = _potential.ratio_series(kernel, temperature)
+    matrices = _potential.at_ratio(kernel, series @ kernel.ratio_functions)
     a = _start(points.log_mean, temperature)
     for _ in range(N_STEPS[log_mean.dtype]):
         polynomials = Polynomials(kernel, a)
@@ -152,7 +160,16 @@ def invert_in_torch(log_mean: Tensor, temperature: Tensor) -> Inverse:
     value = _potential.potential_value(kernel, last)
     slope = _potential.potential_slope(kernel, series, last)
     a = _at_classes(a - points.log_mean, below, kernel.resolution)
-    return Inverse(a, Potential(value.to(a), log_mean.exp(), slope.to(a)))
+    return Inverse(a, value.to(a), slope.to(a))
+
+
+def _turn(points: Points, log_largest: Tensor) -> Means:
+    """Return the means at the points with the samples as the last axis."""
+    log_mean = points.log_mean.T.contiguous()
+    multiplicity = None
+    if points.multiplicity.shape == points.log_mean.shape:
+        multiplicity = points.multiplicity.T.contiguous()
+    return Means(log_mean, log_largest.squeeze(-1), multiplicity)
 
 
 def _start(log_mean: Tensor, temperature: Tensor) -> Tensor:

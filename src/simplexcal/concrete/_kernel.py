@@ -124,7 +124,11 @@ def row_width(logits: Tensor) -> int:
         logits: (..., K).
     """
     r = RESOLUTIONS[logits.dtype]
-    return r.rank * r.node_rank + 4 * logits.shape[-1]
+    n_classes = logits.shape[-1]
+    n_held = 4 * n_classes
+    if logits.device.type == "cpu":  # ``_turned`` holds all polynomials, after those four arrays.
+        n_held = max(n_held, (r.degree + 2) * min(n_classes, r.degree + 2))
+    return r.rank * r.node_rank + n_held
 
 
 def product_dtype(logits: Tensor) -> torch.dtype:

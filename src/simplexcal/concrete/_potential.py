@@ -20,8 +20,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from simplexcal.concrete import _fused
+from simplexcal.concrete import _fused, _turned
 from simplexcal.concrete._chebyshev import (
+    NARROW,
     Classes,
     locate,
     matrix_dtype,
@@ -191,9 +192,41 @@ def mean_in_torch(logits: Tensor, temperature: Tensor) -> Tensor:
         temperature: λ, (N,).
     """
     kernel = kernel_for(logits)
+    if _turned.applies(logits, temperature):
+        return _mean_turned(kernel, logits, temperature)
     integrand = _integrand(kernel, logits, temperature)
     mass = value_at_classes(integrand.coefficients, *integrand.classes, kernel.resolution)
     return _normalise(mass, logits)
+
+
+def _mean_turned(kernel: Kernel, logits: Tensor, temperature: Tensor) -> Tensor:
+    """Return the mean by arrays whose last axis are the samples.
+
+    Many classes are long loops already, and are not turned.
+    """
+    n = len(kernel.collect)
+    series = _turned.ratio_series(kernel, ratio(temperature))
+    matrices = _turned.at_ratio(kernel, kernel.ratio_functions, series)
+    if logits.shape[1] > NARROW:
+        classes = locate(shifted_logits(logits, temperature), kernel.resolution, kernel.fading)
+        ones = torch.ones_like(logits[:, :1])
+        sums = sum_over_classes(ones, *classes, kernel.resolution, n).T
+        coefficients = _turned_coefficients(kernel, matrices, sums).T.to(logits)
+        mass = value_at_classes(coefficients, *classes, kernel.resolution)
+        return _normalise(mass, logits)
+    turned = logits.T.contiguous()
+    below = (turned - turned.amax(0)) / scale(temperature)
+    near = below.clamp_min(_turned.LOWEST)
+    polynomials = _turned.weighted_polynomials(near, kernel, n + 1)
+    sums = _turned.sums_of(polynomials, n)
+    coefficients = _turned_coefficients(kernel, matrices, sums).to(logits)
+    mass = _turned.weighted_sum(coefficients, polynomials) * (below - near).exp()
+    return _normalise(mass, turned, 0).T.contiguous()
+
+
+def _turned_coefficients(kernel: Kernel, matrices: Tensor, sums: Tensor) -> Tensor:
+    integrals = _turned.integrate(kernel, matrices, sums)
+    return kernel.share.T @ _turned.adjoint(matrices, integrals.projected)
 
 
 def log_mean_at(logits: Tensor, temperature: Tensor, labels: Tensor) -> Tensor:
@@ -368,18 +401,18 @@ def ratio_series(kernel: Kernel, temperature: Tensor) -> Tensor:
     return chebyshev_series(x, kernel.resolution.terms)
 
 
-def _normalise(mass: Tensor, logits: Tensor) -> Tensor:
+def _normalise(mass: Tensor, logits: Tensor, dim: int = -1) -> Tensor:
     """Return the mass divided by its sum, with the strictly largest entry at the largest logit.
 
     Rounding alone could deny it that.
     """
-    probs = mass / mass.sum(-1, keepdim=True)
+    probs = mass / mass.sum(dim, keepdim=True)
     # detach(), since no_grad() would let derivatives in forward mode through.
     found = probs.detach()
     logits = logits.detach()
-    best = found.amax(-1, keepdim=True)
+    best = found.amax(dim, keepdim=True)
     # 1 or 0, cheaper than a comparison.
-    at_best = 1 + (logits - logits.amax(-1, keepdim=True)).sign()
+    at_best = 1 + (logits - logits.amax(dim, keepdim=True)).sign()
     # In an exported graph a factor of 1 - ε is rounded to 1.
     below = torch.minimum(found, best - best * torch.finfo(found.dtype).eps)
     return probs + (torch.maximum(below, at_best * best) - found)

@@ -1,0 +1,178 @@
+"""The integrals on a CPU, without derivatives: what a prediction costs.
+
+The formulas are those of ``_potential``, which stays the reference. Here every array is turned: the
+samples are its last axis. So an operation is one long loop over memory, however few the classes and
+the terms are, and the product of each sample with its own matrix is a few operations for all.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from simplexcal.concrete._chebyshev import log_weight, sign
+from simplexcal.concrete._gumbel_sum import LAST_RATIO
+from simplexcal.concrete._kernel import Kernel
+
+# A class further down has the polynomials of this location, which do not underflow.
+LOWEST = -60.0
+
+
+class TurnedIntegrals(NamedTuple):
+    """What the integrals are made of at some locations, for N samples.
+
+    Args:
+        sums: Σ_i e^a_i φ_r(a_i), (R, N).
+        factors: Those of S(z), one for each function of z, (Z, N).
+        cdf: Φ(z) at the nodes, (Q, N).
+        projected: Σ_q Φ(z_q) times each function of z, over the whole lattice, (Z, N).
+    """
+
+    sums: Tensor
+    factors: Tensor
+    cdf: Tensor
+    projected: Tensor
+
+
+def applies(values: Tensor, temperature: Tensor) -> bool:
+    """Whether these arguments are on a CPU, and no derivative and no graph is wanted.
+
+    Args:
+        values: Logits, or logarithms of probabilities, (N, K).
+        temperature: λ, (N,).
+    """
+    if values.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+        return False
+    needs_gradient = values.requires_grad or temperature.requires_grad
+    return not (torch.is_grad_enabled() and needs_gradient)
+
+
+def ratio_series(kernel: Kernel, ratio: Tensor) -> Tensor:
+    """Return the Chebyshev polynomials T_t(ρ), (T, N).
+
+    Args:
+        kernel: The kernel.
+        ratio: ρ, (N,).
+    """
+    x = ratio.to(kernel.collect) * (2 / LAST_RATIO) - 1
+    t = torch.stack([torch.ones_like(x), x])
+    terms = kernel.resolution.terms
+    while len(t) < terms:  # T_(k+j) = 2 T_k T_j - T_(k-j)
+        more = 2 * t[-1] * t[1:] - t[:-1].flip(0)
+        t = torch.cat([t, more])
+    return t[:terms]
+
+
+def at_ratio(kernel: Kernel, functions: Tensor, series: Tensor) -> Tensor:
+    """Return the kernel of each sample, matrices (R, Z, N).
+
+    Args:
+        kernel: The kernel.
+        functions: Functions of ρ as coefficients of T_t(ρ), (T, M).
+        series: The Chebyshev polynomials T_t(ρ), (T, N).
+    """
+    flat = kernel.core.T @ (functions.T @ series)
+    return flat.view(kernel.collect.shape[1], kernel.node_functions.shape[0], -1)
+
+
+def apply(rows: Tensor, matrices: Tensor) -> Tensor:
+    """Return the product of each row with its own matrix, (Z, N).
+
+    Args:
+        rows: (R, N).
+        matrices: (R, Z, N).
+    """
+    return weighted_sum(rows, matrices.unbind(0))
+
+
+def adjoint(matrices: Tensor, columns: Tensor) -> Tensor:
+    """Return the product of each matrix with its own column, (R, N).
+
+    Args:
+        matrices: (R, Z, N).
+        columns: (Z, N).
+    """
+    return weighted_sum(columns, matrices.unbind(1))
+
+
+def weighted_sum(weights: Tensor, arrays: list[Tensor] | tuple[Tensor, ...]) -> Tensor:
+    """Return Σ_p w_p x_p, (J, N), for the first arrays, as many as there are weights.
+
+    Args:
+        weights: w, (P, N).
+        arrays: x, (J, N) each.
+    """
+    first, *others = weights.unbind(0)
+    total = first * arrays[0]
+    for weight, array in zip(others, arrays[1:], strict=False):
+        total.addcmul_(weight, array)
+    return total
+
+
+def integrate(kernel: Kernel, matrices: Tensor, polynomials: Tensor) -> TurnedIntegrals:
+    """Return the integrals at some locations.
+
+    Args:
+        kernel: The kernel.
+        matrices: The kernel of each sample, (R, Z, N).
+        polynomials: The sums of the polynomials over the classes, (P, N).
+    """
+    sums = kernel.collect.T @ polynomials.to(kernel.collect)
+    factors = apply(sums, matrices)
+    cdf = (kernel.node_functions.T @ -factors).exp_()
+    projected = torch.addmm(kernel.tail.unsqueeze(1), kernel.node_functions, cdf)
+    return TurnedIntegrals(sums, factors, cdf, projected)
+
+
+def potential_value(kernel: Kernel, integrals: TurnedIntegrals) -> Tensor:
+    """Return m, (N,).
+
+    Args:
+        kernel: The kernel.
+        integrals: The integrals at the locations.
+    """
+    below = (kernel.unit_step.unsqueeze(1) - integrals.cdf).sum(0)
+    return kernel.spacing * (below + kernel.tail @ integrals.factors)
+
+
+def potential_slope(kernel: Kernel, series: Tensor, integrals: TurnedIntegrals) -> Tensor:
+    """Return ∂m/∂ρ, (N,).
+
+    Args:
+        kernel: The kernel.
+        series: The Chebyshev polynomials T_t(ρ), (T, N).
+        integrals: The integrals at the locations.
+    """
+    moved = apply(integrals.sums, at_ratio(kernel, kernel.d_ratio_functions, series))
+    return kernel.spacing * (moved * integrals.projected).sum(0)
+
+
+def weighted_polynomials(a: Tensor, kernel: Kernel, n: int) -> list[Tensor]:
+    """Return w s_p(u) of each location for p < n, (J, N) each.
+
+    Args:
+        a: Shifted logits, none below LOWEST, (J, N).
+        kernel: The kernel.
+        n: Number of polynomials.
+    """
+    r = kernel.resolution
+    u = r.variable(a.clamp_min(-r.depth))
+    twice = u + u
+    weight = log_weight(a, r, kernel.fading).exp_()
+    found = [weight, weight * u]
+    for p in range(2, n):
+        found.append(torch.addcmul(found[-2], twice, found[-1], value=-sign(p)))
+    return found
+
+
+def sums_of(polynomials: list[Tensor], n: int) -> Tensor:
+    """Return the sums over the locations of the first n polynomials, (n, N).
+
+    Args:
+        polynomials: (J, N) each.
+        n: How many.
+    """
+    return torch.stack([x.sum(0) for x in polynomials[:n]])
