@@ -611,7 +611,7 @@ class Halved(Uncalibrated):
 class Mixture(SimplexTemperatureScaling):
     def _predict(self, outputs: Outputs) -> Prediction:
         own = outputs.logits.softmax(-1)
-        return Prediction((own + self._mean(outputs)) / 2, outputs.label)
+        return Prediction((own + self._mean(outputs, outputs.label)) / 2, outputs.label)
 
 
 @pytest.mark.parametrize("kind", [Halved, pytest.param(Mixture, marks=pytest.mark.slow)])
