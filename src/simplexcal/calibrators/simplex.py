@@ -1,13 +1,14 @@
 """Simplex Temperature Scaling."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from torch import Tensor
 
 from simplexcal.calibrators._branch_calibrator import PAPER_BETAS, PAPER_WIDTHS, BranchCalibrator
 from simplexcal.calibrators._branch_network import Branch, MemberBatch, negative_log_density
+from simplexcal.calibrators._feature_distance import MAX_NUMBERS, FeatureDistance
 from simplexcal.calibrators._likelihood_head import HeadSettings, LikelihoodHead
 from simplexcal.calibrators._likelihood_head_fit import fit_head
 from simplexcal.calibrators._optim import divide_logits
@@ -25,9 +26,9 @@ class SimplexTemperatureScaling(BranchCalibrator):
     Each input has one Concrete distribution. A likelihood head gives its mean, the calibrated
     probabilities: it adds up functions of the logits, fitted to the minimum of a convex loss, so it
     has no seed. A branch gives its temperature λ(x), trained on Multi-Mixup samples. It reads the
-    features or, without them, the logits. The location follows from both (``Concrete.from_mean``).
-    So the uncertainties belong to the probabilities: aleatoric + mutual information = entropy of
-    the probabilities.
+    features or, without them, the logits. Near the calibration features of a class, λ is smaller.
+    The location follows from both (``Concrete.from_mean``). So the uncertainties belong to the
+    probabilities: aleatoric + mutual information = entropy of the probabilities.
 
     Args:
         betas: Dirichlet concentrations of the mixup weights. One branch is trained for each; the
@@ -45,6 +46,9 @@ class SimplexTemperatureScaling(BranchCalibrator):
         likelihood_head: Fit the head that gives the mean; False is the paper's method, in which the
             logits are the location. See ``paper``.
         head_settings: Settings of the likelihood head; a mapping of those that differ will do.
+        feature_distance: Make λ smaller near the calibration features of a class, so that
+            `epistemic` detects inputs that are far from all of them. Without features or without
+            the likelihood head it does nothing, nor where K · D is more than 2²².
     """
 
     key = "sts"
@@ -52,8 +56,10 @@ class SimplexTemperatureScaling(BranchCalibrator):
     title = "simplex temperature scaling"
     has_uncertainties = True
     has_prior = True
+    settings_of_older_files: ClassVar[dict[str, Any]] = {"feature_distance": False}
     log_temperature: Tensor
     head_network: LikelihoodHead | None
+    distance: FeatureDistance | None
 
     def __init__(
         self,
@@ -69,6 +75,7 @@ class SimplexTemperatureScaling(BranchCalibrator):
         n_networks: int = 4,
         likelihood_head: bool = True,
         head_settings: HeadSettings | Mapping[str, Any] | None = None,
+        feature_distance: bool = True,
     ) -> None:
         head_settings = _head_settings(head_settings)
         super().__init__(
@@ -85,6 +92,7 @@ class SimplexTemperatureScaling(BranchCalibrator):
         )
         self.likelihood_head = likelihood_head
         self.head_settings = head_settings
+        self.feature_distance = feature_distance
         self.needs_features = not likelihood_head
         self.needs_mixup = not likelihood_head
         self.uses_sample_weight = likelihood_head
@@ -112,6 +120,7 @@ class SimplexTemperatureScaling(BranchCalibrator):
             lr_decay=False,
             n_networks=1,
             likelihood_head=False,
+            feature_distance=False,
         )
 
     def concrete(self, outputs: Outputs) -> Concrete:
@@ -131,10 +140,20 @@ class SimplexTemperatureScaling(BranchCalibrator):
         self.head_network = None
         if self.likelihood_head:
             self.head_network = LikelihoodHead(n_classes, self.head_settings)
+        self.distance = None
+        if self._measures_distances(n_classes, n_features):
+            self.distance = FeatureDistance(n_classes, int(n_features or 0))
+
+    def _measures_distances(self, n_classes: int, n_features: int | None) -> bool:
+        if n_features is None or not self.likelihood_head:
+            return False  # Without the head, another λ would change the probabilities.
+        return self.feature_distance and n_classes * n_features <= MAX_NUMBERS
 
     def _fit(self, task: Task) -> None:
         if self.head_network is not None:
             self._fit_head(self.head_network, task)
+        if self.distance is not None:
+            self.distance.fit(cast(Tensor, task.outputs.features), task.labels)
         mixup = task.mixup
         if mixup is None:
             mixup = LogitMixup(task.outputs, task.labels)
@@ -194,8 +213,12 @@ class SimplexTemperatureScaling(BranchCalibrator):
         return cast(Tensor, head(scaled, outputs.label))
 
     def _temperature(self, outputs: Outputs) -> Tensor:
-        """Return the branch's λ (N,)."""
-        return self.branch.temperatures(self._branch_inputs(outputs))[0]
+        """Return λ (N,)."""
+        temperature = self.branch.temperatures(self._branch_inputs(outputs))[0]
+        if self.distance is None:
+            return temperature
+        log_factor: Tensor = self.distance(outputs.features)
+        return temperature * log_factor.exp().to(temperature)
 
     def _branch_inputs(self, outputs: Outputs) -> Outputs:
         """Return the outputs with what the branch reads as features."""
