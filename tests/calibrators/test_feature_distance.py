@@ -22,6 +22,7 @@ from simplexcal.calibrators._feature_distance import (
     FeatureDistance,
 )
 from simplexcal.io.native import _checksum, load_calibrator, save_calibrator
+from simplexcal.mixup import logit_features
 
 K = 3
 D = 6
@@ -136,10 +137,21 @@ def test_no_term_where_it_would_change_probabilities_or_is_off(settings: dict[st
     assert not any(name.startswith("distance") for name in calibrator.state_dict())
 
 
-def test_the_papers_method_and_logits_alone_have_no_term() -> None:
+def test_the_papers_method_has_no_term() -> None:
     assert not SimplexTemperatureScaling.paper().feature_distance
+
+
+def test_from_logits_alone_the_logits_are_the_features() -> None:
     _, outputs, labels = network()
-    assert SimplexTemperatureScaling().fit(Outputs(outputs.logits), labels).distance is None
+    logits = Outputs(outputs.logits)
+    calibrator = SimplexTemperatureScaling().fit(logits, labels)
+    assert calibrator.distance is not None
+    expected = FeatureDistance(K, K)
+    features = logit_features(outputs.logits, calibrator.log_temperature.exp())
+    expected.fit(features, labels)
+    assert torch.equal(calibrator.distance(features), expected(features))
+    ratio = calibrator._temperature(logits) / calibrator._temperature(Outputs(7 + outputs.logits))
+    assert ratio.allclose(torch.ones(()), atol=1e-4)  # A constant in the logits does not matter.
 
 
 def test_no_term_where_the_means_are_too_large(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ FAR = 0.99
 # The central 68 % of a normal distribution are two standard deviations wide.
 CENTRAL = (0.16, 0.84)
 DEEPEST = -1.0  # of ln(factor)
-MAX_NUMBERS = 2**22  # in the class means
+MAX_NUMBERS = 2**21  # in the class means
 ABSENT = 16.0  # Where a class has no mean, the squared distance is more than that of any other.
 SMALLEST = 1e-12  # of a squared distance
 NARROWEST = 1e-3  # standard deviation of distances between unit vectors
@@ -22,7 +22,8 @@ NARROWEST = 1e-3  # standard deviation of distances between unit vectors
 class FeatureDistance(nn.Module):
     """ln(factor) = slope · min(d(x) - far, 0), with d(x) = min_k ‖x/‖x‖ - m_k‖.
 
-    m_k is the mean of the features of class k, each scaled to length 1. The branch learns λ from
+    x are the features, or what the branch reads in their place, and m_k is the mean of those of
+    class k, each scaled to length 1. The branch learns λ from
     mixup samples, which lie between the classes. An input as far from all classes as hardly any
     calibration input keeps this λ. The nearer an input is to a class, the smaller is its λ, and
     with it the differential entropy.

@@ -16,7 +16,7 @@ from simplexcal.calibrators._weights import effective_number
 from simplexcal.calibrators.base import Task
 from simplexcal.calibrators.temperature import fit_log_temperature, jeffreys_weight
 from simplexcal.concrete import Concrete, moments_of_mean
-from simplexcal.mixup import LogitMixup, logit_features
+from simplexcal.mixup import LogitMixup, logit_features, n_logit_features
 from simplexcal.types import Outputs, Prediction
 
 
@@ -26,7 +26,7 @@ class SimplexTemperatureScaling(BranchCalibrator):
     Each input has one Concrete distribution. A likelihood head gives its mean, the calibrated
     probabilities: it adds up functions of the logits, fitted to the minimum of a convex loss, so it
     has no seed. A branch gives its temperature λ(x), trained on Multi-Mixup samples. It reads the
-    features or, without them, the logits. Near the calibration features of a class, λ is smaller.
+    features or, without them, the logits. Near the calibration data of a class, λ is smaller.
     The location follows from both (``Concrete.from_mean``). So the uncertainties belong to the
     probabilities: aleatoric + mutual information = entropy of the probabilities.
 
@@ -46,9 +46,10 @@ class SimplexTemperatureScaling(BranchCalibrator):
         likelihood_head: Fit the head that gives the mean; False is the paper's method, in which the
             logits are the location. See ``paper``.
         head_settings: Settings of the likelihood head; a mapping of those that differ will do.
-        feature_distance: Make λ smaller near the calibration features of a class, so that
-            `epistemic` detects inputs that are far from all of them. Without features or without
-            the likelihood head it does nothing, nor where K · D is more than 2²².
+        feature_distance: Make λ smaller where what the branch reads, the features or the logits,
+            is near that of a class of the calibration data, so that `epistemic` detects inputs
+            that are far from all classes. Without the likelihood head it does nothing, nor where
+            K times the number of features is more than 2²¹.
     """
 
     key = "sts"
@@ -141,25 +142,23 @@ class SimplexTemperatureScaling(BranchCalibrator):
         if self.likelihood_head:
             self.head_network = LikelihoodHead(n_classes, self.head_settings)
         self.distance = None
-        if self._measures_distances(n_classes, n_features):
-            self.distance = FeatureDistance(n_classes, int(n_features or 0))
-
-    def _measures_distances(self, n_classes: int, n_features: int | None) -> bool:
-        if n_features is None or not self.likelihood_head:
-            return False  # Without the head, another λ would change the probabilities.
-        return self.feature_distance and n_classes * n_features <= MAX_NUMBERS
+        if self.feature_distance and self.likelihood_head:  # Otherwise λ changes probabilities.
+            width = n_features or n_logit_features(n_classes)
+            if n_classes * width <= MAX_NUMBERS:
+                self.distance = FeatureDistance(n_classes, width)
 
     def _fit(self, task: Task) -> None:
         if self.head_network is not None:
             self._fit_head(self.head_network, task)
-        if self.distance is not None:
-            self.distance.fit(cast(Tensor, task.outputs.features), task.labels)
         mixup = task.mixup
         if mixup is None:
             mixup = LogitMixup(task.outputs, task.labels)
         if isinstance(mixup, LogitMixup):
             mixup = mixup.at_temperature(self.log_temperature.exp())
-        self._fit_branch(task._replace(outputs=self._branch_inputs(task.outputs)), mixup)
+        inputs = self._branch_inputs(task.outputs)
+        if self.distance is not None:
+            self.distance.fit(cast(Tensor, inputs.features), task.labels)
+        self._fit_branch(task._replace(outputs=inputs), mixup)
 
     def _fit_head(self, head: LikelihoodHead, task: Task) -> None:
         logits = task.outputs.logits.detach()
@@ -214,10 +213,11 @@ class SimplexTemperatureScaling(BranchCalibrator):
 
     def _temperature(self, outputs: Outputs) -> Tensor:
         """Return λ (N,)."""
-        temperature = self.branch.temperatures(self._branch_inputs(outputs))[0]
+        inputs = self._branch_inputs(outputs)
+        temperature = self.branch.temperatures(inputs)[0]
         if self.distance is None:
             return temperature
-        log_factor: Tensor = self.distance(outputs.features)
+        log_factor: Tensor = self.distance(inputs.features)
         return temperature * log_factor.exp().to(temperature)
 
     def _branch_inputs(self, outputs: Outputs) -> Outputs:
