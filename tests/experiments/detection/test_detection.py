@@ -9,7 +9,7 @@ import pytest
 import torch
 from experiments.detection import __main__ as command
 from experiments.detection import distributions, study, training
-from experiments.detection.networks import read_network, read_networks
+from experiments.detection.networks import NetworkOutputs, read_network, read_networks
 from experiments.detection.records import (
     DetectionRecord,
     DistributionRecord,
@@ -24,6 +24,7 @@ from helpers.quick_branches import quick_branches
 from torch import Generator, Tensor, nn
 
 from simplexcal import metrics
+from simplexcal.demo.fashion_mnist import calibration_test_split
 
 SETTINGS = ("cifar10-resnet18", "fmnist-lenet5")
 
@@ -105,7 +106,7 @@ def test_the_images_of_an_ood_set_are_drawn_with_a_fixed_seed() -> None:
 def test_scores_of_records_by_hand() -> None:
     negative = torch.tensor([0.0, 1.0, 2.0])
     positive = torch.tensor([1.5, 3.0])
-    network = study.NetworkOutputs("x", 0, None, Tensor(), nn.Linear(1, 1), {}, {})  # type: ignore[arg-type]
+    network = NetworkOutputs("x", 0, None, Tensor(), nn.Linear(1, 1), {}, {})  # type: ignore[arg-type]
     record = study._record(network, "svhn", "features", "epistemic", negative, positive)
     assert record.auroc == pytest.approx(5 / 6)
     assert record.aupr == pytest.approx((1 + 2 / 3) / 2)
@@ -198,7 +199,7 @@ def test_versions_from_what_the_benchmark_prints(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:`labels` lack")
 def test_the_record_of_errors_is_that_of_a_wrong_label(folder: Path) -> None:
     network = read_network(folder / "fmnist-lenet5-0")
-    _, test = study.calibration_test_split(len(network.labels))
+    _, test = calibration_test_split(len(network.labels))
     wrong = network.test.label[test] != network.labels[test]
     msp = network.detectors["test.msp"][test]
     found = [r for r in study.measure(network) if (r.target, r.score) == ("errors", "msp")]
