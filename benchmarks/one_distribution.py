@@ -3,9 +3,9 @@
 usage: python benchmarks/one_distribution.py demo|TEST[,OOD ...] ... [--json]
 
 TEST is a safetensors file with logits, features, labels, head_weight and head_bias of a network's
-test images; each OOD is one with logits and features of out-of-distribution inputs. "demo" is the
-LeNet-5 of the demo. One half of the test inputs fits STS, from features and from logits alone, with
-two seeds; the other half evaluates it.
+test images; a file called test.safetensors has the name of its folder. Each OOD is one with logits
+and features of out-of-distribution inputs. "demo" is the LeNet-5 of the demo. One half of the test
+inputs fits STS, from features and from logits alone, with two seeds; the other half evaluates it.
 
 violations: inputs with aleatoric < 0 or aleatoric > H(probs), less 1e-5 for rounding in float32.
 rank: Spearman's correlation of `epistemic` between the two seeds. errors, and the names of OOD
@@ -61,7 +61,10 @@ def read_network(paths: str) -> Network:
     head = nn.Linear(weight.shape[1], weight.shape[0])
     head.load_state_dict({"weight": weight, "bias": tensors["head_bias"]})
     ood = {path.stem: _outputs(load_file(path)) for path in others}
-    return Network(first.stem, _outputs(tensors), tensors["labels"], head, ood)
+    name = first.stem
+    if name == "test":
+        name = first.absolute().parent.name
+    return Network(name, _outputs(tensors), tensors["labels"], head, ood)
 
 
 def measure(network: Network, from_features: bool) -> dict[str, float]:

@@ -39,6 +39,7 @@ SHELL = [
 ILLUSTRATIONS = {
     "docs/installation.md": "they install the package, which `make` does before any test",
     "docs/results/dense.md": "they train a network on data that are fetched",
+    "docs/results/ood.md": "they train networks on data that are fetched",
     "docs/results/rivals.md": "they compare packages on data that are fetched",
     "docs/results/shift.md": "they run networks on data that are fetched",
     "docs/results/third-party.md": "they are what scripts in examples/ have printed",

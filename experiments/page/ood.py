@@ -4,6 +4,7 @@ import simplexcal as sc
 from experiments.config.methods import METHODS
 from experiments.config.paper import OOD, OOD_COLUMNS, Number
 from experiments.config.settings import SETTINGS
+from experiments.page import detection
 from experiments.page.groups import Group, OodKey, Results, Table, known, mean_of, shown
 from experiments.page.provenance import provenance
 from experiments.page.table1 import METHOD_ORDER
@@ -42,6 +43,7 @@ def context(results: Results) -> dict[str, object]:
         "uncertainty_provenance": provenance(results.studies["uncertainty"]),
         "uncertainty_table": uncertainty_table(uncertainty),
         "sampled_table": sampled_table(uncertainty),
+        **detection.context(),
         "default_betas": ", ".join([f"{beta:g}" for beta in betas]),
     }
 

@@ -86,6 +86,8 @@ class Calibrator(nn.Module, ABC):
     has_uncertainties: bool = False  # Predictions have aleatoric and epistemic uncertainties.
     keeps_predictions: bool = True  # The label of a prediction is the network's own.
     only_for_reproduction: bool = False  # Lists of methods for users leave it out.
+    # Settings that files of earlier versions do not hold, with what these versions did.
+    settings_of_older_files: ClassVar[dict[str, Any]] = {}
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,13 +1,14 @@
 """Simplex Temperature Scaling."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from torch import Tensor
 
 from simplexcal.calibrators._branch_calibrator import PAPER_BETAS, PAPER_WIDTHS, BranchCalibrator
 from simplexcal.calibrators._branch_network import Branch, MemberBatch, negative_log_density
+from simplexcal.calibrators._feature_distance import MAX_NUMBERS, FeatureDistance
 from simplexcal.calibrators._likelihood_head import HeadSettings, LikelihoodHead
 from simplexcal.calibrators._likelihood_head_fit import fit_head
 from simplexcal.calibrators._optim import divide_logits
@@ -15,7 +16,7 @@ from simplexcal.calibrators._weights import effective_number
 from simplexcal.calibrators.base import Task
 from simplexcal.calibrators.temperature import fit_log_temperature, jeffreys_weight
 from simplexcal.concrete import Concrete, _fused, moments_of_mean
-from simplexcal.mixup import LogitMixup, logit_features
+from simplexcal.mixup import LogitMixup, logit_features, n_logit_features
 from simplexcal.types import Outputs, Prediction
 
 # The head's GPU kernel holds all classes of a row at once.
@@ -28,9 +29,9 @@ class SimplexTemperatureScaling(BranchCalibrator):
     Each input has one Concrete distribution. A likelihood head gives its mean, the calibrated
     probabilities: it adds up functions of the logits, fitted to the minimum of a convex loss, so it
     has no seed. A branch gives its temperature λ(x), trained on Multi-Mixup samples. It reads the
-    features or, without them, the logits. The location follows from both (``Concrete.from_mean``).
-    So the uncertainties belong to the probabilities: aleatoric + mutual information = entropy of
-    the probabilities.
+    features or, without them, the logits. Near the calibration data of a class, λ is smaller.
+    The location follows from both (``Concrete.from_mean``). So the uncertainties belong to the
+    probabilities: aleatoric + mutual information = entropy of the probabilities.
 
     Args:
         betas: Dirichlet concentrations of the mixup weights. One branch is trained for each; the
@@ -50,6 +51,10 @@ class SimplexTemperatureScaling(BranchCalibrator):
         head_settings: Settings of the likelihood head; a mapping of those that differ will do.
         zero_last_layer: Start the last layer of the branch at 0, so that λ is the same for all
             inputs at first and depends less on the seed; False starts it at random.
+        feature_distance: Make λ smaller where what the branch reads, the features or the logits,
+            is near that of a class of the calibration data, so that `epistemic` detects inputs
+            that are far from all classes. Without the likelihood head it does nothing, nor where
+            K times the number of features is more than 2²¹.
     """
 
     key = "sts"
@@ -57,8 +62,10 @@ class SimplexTemperatureScaling(BranchCalibrator):
     title = "simplex temperature scaling"
     has_uncertainties = True
     has_prior = True
+    settings_of_older_files: ClassVar[dict[str, Any]] = {"feature_distance": False}
     log_temperature: Tensor
     head_network: LikelihoodHead | None
+    distance: FeatureDistance | None
 
     def __init__(
         self,
@@ -75,6 +82,7 @@ class SimplexTemperatureScaling(BranchCalibrator):
         likelihood_head: bool = True,
         head_settings: HeadSettings | Mapping[str, Any] | None = None,
         zero_last_layer: bool = True,
+        feature_distance: bool = True,
     ) -> None:
         head_settings = _head_settings(head_settings)
         super().__init__(
@@ -92,6 +100,7 @@ class SimplexTemperatureScaling(BranchCalibrator):
         )
         self.likelihood_head = likelihood_head
         self.head_settings = head_settings
+        self.feature_distance = feature_distance
         self.needs_features = not likelihood_head
         self.needs_mixup = not likelihood_head
         self.uses_sample_weight = likelihood_head
@@ -120,6 +129,7 @@ class SimplexTemperatureScaling(BranchCalibrator):
             n_networks=1,
             likelihood_head=False,
             zero_last_layer=False,
+            feature_distance=False,
         )
 
     def concrete(self, outputs: Outputs) -> Concrete:
@@ -141,6 +151,11 @@ class SimplexTemperatureScaling(BranchCalibrator):
         self.head_network = None
         if self.likelihood_head:
             self.head_network = LikelihoodHead(n_classes, self.head_settings)
+        self.distance = None
+        if self.feature_distance and self.likelihood_head:  # Otherwise λ changes probabilities.
+            width = n_features or n_logit_features(n_classes)
+            if n_classes * width <= MAX_NUMBERS:
+                self.distance = FeatureDistance(n_classes, width)
 
     def _row_width(self, outputs: Outputs) -> int:
         # The head reads four numbers of its table for each logit.
@@ -154,7 +169,10 @@ class SimplexTemperatureScaling(BranchCalibrator):
             mixup = LogitMixup(task.outputs, task.labels)
         if isinstance(mixup, LogitMixup):
             mixup = mixup.at_temperature(self.log_temperature.exp())
-        self._fit_branch(task._replace(outputs=self._branch_inputs(task.outputs)), mixup)
+        inputs = self._branch_inputs(task.outputs)
+        if self.distance is not None:
+            self.distance.fit(cast(Tensor, inputs.features), task.labels)
+        self._fit_branch(task._replace(outputs=inputs), mixup)
 
     def _fit_head(self, head: LikelihoodHead, task: Task) -> None:
         logits = task.outputs.logits.detach()
@@ -215,8 +233,13 @@ class SimplexTemperatureScaling(BranchCalibrator):
         return cast(Tensor, head(scaled, label))
 
     def _temperature(self, outputs: Outputs) -> Tensor:
-        """Return the branch's λ (N,)."""
-        return self.branch.temperatures(self._branch_inputs(outputs))[0]
+        """Return λ (N,)."""
+        inputs = self._branch_inputs(outputs)
+        temperature = self.branch.temperatures(inputs)[0]
+        if self.distance is None:
+            return temperature
+        log_factor: Tensor = self.distance(inputs.features)
+        return temperature * log_factor.exp().to(temperature)
 
     def _branch_inputs(self, outputs: Outputs) -> Outputs:
         """Return the outputs with what the branch reads as features."""

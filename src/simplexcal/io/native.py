@@ -23,7 +23,7 @@ from simplexcal.io._atomic import atomic_write
 from simplexcal.thresholds import from_records
 from simplexcal.types import Outputs
 
-FORMAT = 4  # goes up when older versions of the library cannot read the file
+FORMAT = 5  # goes up when older versions of the library cannot read the file
 KEY = "simplexcal"  # of the header in the metadata
 # What the header of each kind of file must have.
 KEYS = {
@@ -123,7 +123,8 @@ def load_calibrator(path: str | Path) -> tuple[Calibrator, Header]:
             f"'{path}' holds the method {method!r}; this version knows {known}. {_remedy(header)}"
         )
     try:
-        calibrator = CALIBRATORS[method](**header["settings"])
+        kind = CALIBRATORS[method]
+        calibrator = kind(**{**kind.settings_of_older_files, **header["settings"]})
         calibrator.build(header["n_classes"], header["n_features"])
         # Assigned tensors keep the dtypes of the file.
         calibrator.load_state_dict(tensors, assign=True)

@@ -1,0 +1,1 @@
+"""`epistemic` beside the detectors of out-of-distribution inputs that are in use."""
