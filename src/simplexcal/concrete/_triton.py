@@ -21,22 +21,15 @@ from simplexcal.concrete._kernel import RESOLUTIONS, Kernel, kernel_for
 
 # Rank of the kernel in a, and in z, both padded; the least side of a product in Triton.
 SIDE = 16
-LEADING_BITS = -8192  # all but the last 13
 # At least P + 2.
 COLUMNS = 32
 N_PIECES: int = _triton_kernels.N_PIECES.value
 N_COEFFICIENTS: int = _triton_kernels.N_COEFS.value
-# Rows of a program, and classes at a time. More of either would not fit into the registers. The
-# tensor cores multiply 64 rows at once.
-BLOCK_ROWS = 64
-BLOCK_CLASSES = 8
+# Rows of a program, and classes at a time. More of either would not fit into the registers.
+BLOCK_ROWS = 16
+BLOCK_CLASSES = 16
 # From so many classes on, twice as many at a time.
 MANY_CLASSES = 256
-# Gradients hold twice as many numbers, and the inversion four times as many.
-GRADIENT_ROWS = 16
-GRADIENT_CLASSES = 16
-INVERSION_ROWS = 32
-INVERSION_CLASSES = 32
 N_WARPS = 4
 
 
@@ -45,13 +38,10 @@ class Tables(NamedTuple):
 
     Args:
         spacing: Distance between two nodes.
-        pieces: Polynomials of the functions of ρ, (N_PIECES, N_COEFFICIENTS, SIDE).
-        core: The matrix (R, Z) of each function of ρ: the leading bits and the others,
-            (SIDE, 2, SIDE, SIDE).
-        core_t: The same, transposed.
+        pieces: Polynomials of the kernel in ρ, (N_PIECES, N_COEFFICIENTS, SIDE²).
         collect: φ_r as coefficients of T_p, (P, SIDE).
-        share: The coefficients of the mean likewise, (P + 1, SIDE).
-        curve: Those of its derivative, (P + 2, SIDE).
+        share: The coefficients of the mean likewise, transposed, (SIDE, COLUMNS).
+        curve: Those of its derivative, (SIDE, COLUMNS).
         nodes: The functions of z, (SIDE, Q), Q a multiple of SIDE.
         nodes_t: Transposed, (Q, SIDE).
         unit_step: [z > 0], and 1 where nodes are padded, (Q,).
@@ -60,8 +50,6 @@ class Tables(NamedTuple):
 
     spacing: float
     pieces: Tensor
-    core: Tensor
-    core_t: Tensor
     collect: Tensor
     share: Tensor
     curve: Tensor
@@ -88,14 +76,11 @@ def tables(n_classes: int, device: torch.device) -> Tables:
     unit_step[:n_nodes] = kernel.unit_step.numpy()
     nodes = _padded(kernel.node_functions.numpy(), (SIDE, padded_nodes))
     signs = _chebyshev.signs(n + 2)
-    core = _core(kernel)
     arrays = [
-        _pieces(_padded(kernel.ratio_functions.numpy(), (len(kernel.ratio_functions), SIDE))),
-        _in_parts(core),
-        _in_parts(core.swapaxes(1, 2)),
+        _pieces(_halves(kernel)),
         _padded(signs[:n, None] * kernel.collect.numpy(), (n, SIDE)),
-        _padded((kernel.share.numpy() * signs[: n + 1]).T, (n + 1, SIDE)),
-        _padded((kernel.curve.numpy() * signs).T, (n + 2, SIDE)),
+        _padded(kernel.share.numpy() * signs[: n + 1], (SIDE, COLUMNS)),
+        _padded(kernel.curve.numpy() * signs, (SIDE, COLUMNS)),
         nodes,
         np.ascontiguousarray(nodes.T),
         unit_step,
@@ -105,20 +90,19 @@ def tables(n_classes: int, device: torch.device) -> Tables:
     return Tables(kernel.spacing, *tensors)
 
 
-def _core(kernel: Kernel) -> Array:
-    """Return the matrix (R, Z) of each function of ρ, (SIDE, SIDE, SIDE)."""
+def _halves(kernel: Kernel) -> Array:
+    """Return the kernel as a Chebyshev series in ρ, (T, SIDE²).
+
+    It is in two halves, of the functions of z with even and with odd number; in each, R is the last
+    axis.
+    """
     rank = len(kernel.share)
-    matrices = kernel.core.numpy().reshape(len(kernel.core), rank, -1)
-    core = np.zeros((SIDE, SIDE, SIDE))
-    core[: len(matrices), :rank, : matrices.shape[2]] = matrices
-    return core
-
-
-def _in_parts(core: Array) -> Array:
-    """Return the leading bits of each matrix, which tensor cores multiply exactly, and the rest."""
-    bits = core.astype(np.float32).view(np.int32) & LEADING_BITS
-    leading = bits.view(np.float32)
-    return np.ascontiguousarray(np.stack([leading, core - leading], 1))
+    node_rank = len(kernel.node_functions)
+    series = (kernel.ratio_functions @ kernel.core).numpy()
+    square = np.zeros((len(series), SIDE, SIDE))
+    square[:, :rank, :node_rank] = series.reshape(-1, rank, node_rank)
+    halves = square.reshape(-1, SIDE, SIDE // 2, 2).transpose(0, 3, 2, 1)
+    return halves.reshape(len(series), -1)
 
 
 def _padded(array: Array, shape: tuple[int, int]) -> Array:
@@ -213,8 +197,7 @@ def mean_backward(grad: Tensor, logits: Tensor, temperature: Tensor) -> tuple[Te
         d_logits=d_logits,
         d_temperature=d_temperature,
         grad=grad.contiguous(),
-        block_rows=GRADIENT_ROWS,
-        block_classes=GRADIENT_CLASSES,
+        block_classes=BLOCK_CLASSES,
     )
     return d_logits, d_temperature
 
@@ -247,8 +230,7 @@ def log_mean_backward(
         grad=grad.contiguous(),
         n_labels=labels.shape[1],
         most_labels=_fused.MOST_LABELS,
-        block_rows=GRADIENT_ROWS,
-        block_classes=GRADIENT_CLASSES,
+        block_classes=BLOCK_CLASSES,
     )
     return d_logits, d_temperature
 
@@ -286,8 +268,7 @@ def invert(log_mean: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor, Tenso
         last_point=last_point,
         lowest=r.variable(last_point),
         masked=_inversion.MASKED,
-        block_rows=INVERSION_ROWS,
-        block_classes=INVERSION_CLASSES,
+        block_classes=2 * BLOCK_CLASSES,
     )
     return location, value, slope
 
@@ -337,7 +318,7 @@ def _launch(
     settings[rows_name] = rows
     # Triton launches on the current device, which need not be that of the rows.
     with torch.cuda.device_of(rows):
-        kernel[(math.ceil(n / settings["block_rows"]),)](
+        kernel[(math.ceil(n / BLOCK_ROWS),)](
             temperature=temperature,
             n_rows=n,
             n_classes=k,

@@ -30,8 +30,6 @@ P = tl.constexpr(_RESOLUTION.degree + 1)
 # Pieces of the kernel as a function of ρ, and coefficients in each.
 N_PIECES = tl.constexpr(32)
 N_COEFS = tl.constexpr(6)
-# The matrices of so many functions of ρ are multiplied exactly.
-N_EXACT = tl.constexpr(10)
 
 
 @triton.jit
@@ -53,26 +51,42 @@ def _piece(ratio):
 
 
 @triton.jit
-def _at_ratio(pieces, ratio):
-    """Return the functions of ρ, (block_rows, 16)."""
+def _half(pieces, ratio, block_rows: tl.constexpr):
+    """Return half the kernel at ρ, (block_rows, 8, 16)."""
     index, place, _length = _piece(ratio)
-    at = pieces + index[:, None] * (N_COEFS * 16) + tl.arange(0, 16)[None, :]
-    value = tl.load(at + (N_COEFS - 1) * 16)
+    at = pieces + index[:, None] * (N_COEFS * 256) + tl.arange(0, 128)[None, :]
+    value = tl.load(at + (N_COEFS - 1) * 256)
     for j in tl.static_range(1, N_COEFS):
-        value = value * place[:, None] + tl.load(at + (N_COEFS - 1 - j) * 16)
-    return value
+        value = value * place[:, None] + tl.load(at + (N_COEFS - 1 - j) * 256)
+    return tl.reshape(value, (block_rows, 8, 16))
 
 
 @triton.jit
-def _slope_at_ratio(pieces, ratio):
-    """Return their derivatives in ρ, (block_rows, 16)."""
+def _slope_half(pieces, ratio, block_rows: tl.constexpr):
+    """Return half its derivative in ρ, (block_rows, 8, 16)."""
     index, place, half = _piece(ratio)
-    at = pieces + index[:, None] * (N_COEFS * 16) + tl.arange(0, 16)[None, :]
-    value = tl.load(at + (N_COEFS - 1) * 16) * (N_COEFS - 1)
+    at = pieces + index[:, None] * (N_COEFS * 256) + tl.arange(0, 128)[None, :]
+    value = tl.load(at + (N_COEFS - 1) * 256) * (N_COEFS - 1)
     for j in tl.static_range(1, N_COEFS - 1):
-        term = tl.load(at + (N_COEFS - 1 - j) * 16) * (N_COEFS - 1 - j)
+        term = tl.load(at + (N_COEFS - 1 - j) * 256) * (N_COEFS - 1 - j)
         value = value * place[:, None] + term
-    return value / half[:, None]
+    return tl.reshape(value / half[:, None], (block_rows, 8, 16))
+
+
+@triton.jit
+def _at_ratio(pieces, ratio, block_rows: tl.constexpr):
+    """Return the kernel at ρ: in two halves, for a warp holds a row of one half."""
+    even = _half(pieces, ratio, block_rows)
+    odd = _half(pieces + 128, ratio, block_rows)
+    return even, odd
+
+
+@triton.jit
+def _slope_at_ratio(pieces, ratio, block_rows: tl.constexpr):
+    """Return its derivative in ρ likewise."""
+    even = _slope_half(pieces, ratio, block_rows)
+    odd = _slope_half(pieces + 128, ratio, block_rows)
+    return even, odd
 
 
 @triton.jit
@@ -140,18 +154,18 @@ def _combine(sums, matrix, n: tl.constexpr):
 
 
 @triton.jit
-def _column(matrix, p: tl.constexpr, n: tl.constexpr):
-    """Return column p of a matrix (block_rows, n)."""
-    return tl.sum(tl.where(tl.arange(0, n)[None, :] == p, matrix, 0.0), 1)
+def _column(matrix, p: tl.constexpr):
+    return tl.sum(tl.where(tl.arange(0, 32)[None, :] == p, matrix, 0.0), 1)
 
 
 @triton.jit
 def _coefficients(rows, matrix, n: tl.constexpr):
-    """Return the products of rows (block_rows, 16) and each of n rows of a matrix (n, 16)."""
-    at = matrix + tl.arange(0, 16)
-    result = (tl.sum(rows * tl.load(at)[None, :], 1), tl.sum(rows * tl.load(at + 16)[None, :], 1))
+    """Return n columns of the product of rows (block_rows, 16) and a matrix (16, 32)."""
+    at = matrix + tl.arange(0, 16)[:, None] * 32 + tl.arange(0, 32)[None, :]
+    product = tl.dot(rows, tl.load(at), input_precision="ieee")
+    result = (_column(product, 0), _column(product, 1))
     for p in tl.static_range(2, n):
-        result = result + (tl.sum(rows * tl.load(at + 16 * p)[None, :], 1),)
+        result = result + (_column(product, p),)
     return result
 
 
@@ -177,41 +191,18 @@ def _value(c, u, n: tl.constexpr):
 
 
 @triton.jit
-def _leading(x):
-    """Return x without its last 13 bits, which a tensor core multiplies exactly."""
-    return (x.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
+def _apply(rows, matrices):
+    """Return rows (rows, R) times the kernel, (block_rows, Z)."""
+    even = tl.sum(matrices[0] * rows[:, None, :], 2)
+    odd = tl.sum(matrices[1] * rows[:, None, :], 2)
+    return tl.reshape(tl.join(even, odd), (rows.shape[0], 16))
 
 
 @triton.jit
-def _product(rows, matrix):
-    """Return a product as exact as one in float32: three of the leading and the other bits."""
-    return tl.dot(rows, matrix, input_precision="tf32x3")
-
-
-@triton.jit
-def _apply(rows, of_ratio, core):
-    """Return rows (block_rows, 16) times the kernel at ρ, (block_rows, 16).
-
-    Later functions of ρ have small matrices, of which the leading bits are enough.
-
-    Args:
-        rows: Factors of the kernel.
-        of_ratio: The functions of ρ.
-        core: For each of them the leading bits of a matrix (16, 16), and the others.
-    """
-    leading = _leading(rows)
-    other = rows - leading
-    i = tl.arange(0, 16)
-    at = core + i[:, None] * 16 + i[None, :]
-    result = tl.zeros((rows.shape[0], 16), tl.float32)
-    for t in tl.static_range(16):
-        matrix = tl.load(at + 512 * t)
-        part = tl.dot(leading, matrix, input_precision="tf32")
-        if t < N_EXACT:
-            part = tl.dot(other, matrix, part, input_precision="tf32")
-            part = tl.dot(leading, tl.load(at + 512 * t + 256), part, input_precision="tf32")
-        result += part * _column(of_ratio, t, 16)[:, None]
-    return result
+def _apply_transposed(matrices, rows):
+    """Return the kernel times rows (block_rows, Z), (rows, R)."""
+    even, odd = tl.split(tl.reshape(rows, (rows.shape[0], 8, 2)))
+    return tl.sum(matrices[0] * even[:, :, None] + matrices[1] * odd[:, :, None], 1)
 
 
 @triton.jit
@@ -234,18 +225,17 @@ def _project(
     value = functions * rest
     for q in range(0, n_nodes, 16):
         block = tl.load(nodes + z[:, None] * n_nodes + q + z[None, :])
-        cdf = tl.exp(-_product(functions, block))
+        cdf = tl.exp(-tl.dot(functions, block, input_precision="ieee"))
         value += tl.load(unit_step + q + z)[None, :] - cdf
         block_t = tl.load(nodes_t + (q + z)[:, None] * 16 + z[None, :])
-        projected = tl.dot(cdf, block_t, projected, input_precision="tf32x3")
+        projected = tl.dot(cdf, block_t, projected, input_precision="ieee")
     return projected, tl.sum(value, 1)
 
 
 @triton.jit
 def _integrate(
     sums,
-    of_ratio,
-    core,
+    matrices,
     collect,
     nodes,
     nodes_t,
@@ -256,7 +246,7 @@ def _integrate(
 ):
     """Return Σ_k e^a_k φ(a_k), the factors of S for each function of z, and the integrals."""
     collected = _combine(sums, collect, P)
-    functions = _apply(collected, of_ratio, core)
+    functions = _apply(collected, matrices)
     projected, value = _project(functions, nodes, nodes_t, unit_step, tail, block_rows, n_nodes)
     return collected, functions, projected, value
 
@@ -314,8 +304,6 @@ def moments_kernel(
     value,
     slope,
     pieces,
-    core,
-    core_t,
     collect,
     share,
     nodes,
@@ -338,14 +326,14 @@ def moments_kernel(
     at_row = logits + row * row_stride
     largest = _largest(at_row, row_mask, n_classes, block_rows, block_classes)
     sums = _sums(at_row, row_mask, largest, scale, n_classes, block_rows, block_classes)
-    of_ratio = _at_ratio(pieces, ratio)
+    matrices = _at_ratio(pieces, ratio, block_rows)
     collected, _functions, projected, total_value = _integrate(
-        sums, of_ratio, core, collect, nodes, nodes_t, unit_step, tail, block_rows, n_nodes
+        sums, matrices, collect, nodes, nodes_t, unit_step, tail, block_rows, n_nodes
     )
-    adjoint = _apply(projected, of_ratio, core_t)
+    adjoint = _apply_transposed(matrices, projected)
     c = _coefficients(adjoint, share, P + 1)
     if with_slope:
-        moved = _apply(collected, _slope_at_ratio(pieces, ratio), core)
+        moved = _apply(collected, _slope_at_ratio(pieces, ratio, block_rows))
         tl.store(value + row, spacing * total_value, mask=row_mask)
         tl.store(slope + row, spacing * tl.sum(moved * projected, 1), mask=row_mask)
     inverse = 1.0 / _dot_product(c, sums, P + 1)
@@ -373,8 +361,6 @@ def log_mean_kernel(
     labels,
     log_mean,
     pieces,
-    core,
-    core_t,
     collect,
     share,
     nodes,
@@ -397,11 +383,11 @@ def log_mean_kernel(
     at_row = logits + row * row_stride
     largest = _largest(at_row, row_mask, n_classes, block_rows, block_classes)
     sums = _sums(at_row, row_mask, largest, scale, n_classes, block_rows, block_classes)
-    of_ratio = _at_ratio(pieces, ratio)
+    matrices = _at_ratio(pieces, ratio, block_rows)
     _collected, _functions, projected, _total = _integrate(
-        sums, of_ratio, core, collect, nodes, nodes_t, unit_step, tail, block_rows, n_nodes
+        sums, matrices, collect, nodes, nodes_t, unit_step, tail, block_rows, n_nodes
     )
-    c = _coefficients(_apply(projected, of_ratio, core_t), share, P + 1)
+    c = _coefficients(_apply_transposed(matrices, projected), share, P + 1)
     for start in range(0, n_labels, 16):
         j = start + tl.arange(0, 16)
         mask = row_mask[:, None] & (j < n_labels)[None, :]
@@ -419,24 +405,34 @@ def log_mean_kernel(
 
 
 @triton.jit
+def _combine_columns(sums, matrix, n: tl.constexpr):
+    """Return Σ_p sums_p times column p of a matrix (16, 32)."""
+    r = tl.arange(0, 16)
+    result = sums[0][:, None] * tl.load(matrix + r * 32)[None, :]
+    for p in tl.static_range(1, n):
+        result += sums[p][:, None] * tl.load(matrix + r * 32 + p)[None, :]
+    return result
+
+
+@triton.jit
 def _moved_nodes(functions, moved, nodes, nodes_t, n_nodes: tl.constexpr):
     """Return Σ_q Φ_q dS_q times each function of z."""
     z = tl.arange(0, 16)
     result = tl.zeros((functions.shape[0], 16), tl.float32)
     for q in range(0, n_nodes, 16):
         block = tl.load(nodes + z[:, None] * n_nodes + q + z[None, :])
-        cdf = tl.exp(-_product(functions, block))
-        change = cdf * _product(moved, block)
+        cdf = tl.exp(-tl.dot(functions, block, input_precision="ieee"))
+        change = cdf * tl.dot(moved, block, input_precision="ieee")
         block_t = tl.load(nodes_t + (q + z)[:, None] * 16 + z[None, :])
-        result = tl.dot(change, block_t, result, input_precision="tf32x3")
+        result = tl.dot(change, block_t, result, input_precision="ieee")
     return result
 
 
 @triton.jit
-def _gradient_of_ratio(slopes, core_t, of_classes, projected, collected, change):
+def _gradient_of_ratio(slopes, of_classes, projected, collected, change):
     """Return the gradient in ρ, given that in the classes' sums and the change of the integrals."""
-    of_ratio = of_classes * _apply(projected, slopes, core_t)
-    of_ratio -= collected * _apply(change, slopes, core_t)
+    of_ratio = of_classes * _apply_transposed(slopes, projected)
+    of_ratio -= collected * _apply_transposed(slopes, change)
     return tl.sum(of_ratio, 1)
 
 
@@ -504,8 +500,6 @@ def mean_backward_kernel(
     d_logits,
     d_temperature,
     pieces,
-    core,
-    core_t,
     collect,
     share,
     curve,
@@ -531,22 +525,22 @@ def mean_backward_kernel(
     sums, of_grad, n_largest = _sums_with_gradient(
         at_row, at_grad, row_mask, largest, scale, n_classes, block_rows, block_classes
     )
-    of_ratio = _at_ratio(pieces, ratio)
+    matrices = _at_ratio(pieces, ratio, block_rows)
     collected, functions, projected, _total = _integrate(
-        sums, of_ratio, core, collect, nodes, nodes_t, unit_step, tail, block_rows, n_nodes
+        sums, matrices, collect, nodes, nodes_t, unit_step, tail, block_rows, n_nodes
     )
-    adjoint = _apply(projected, of_ratio, core_t)
+    adjoint = _apply_transposed(matrices, projected)
     c = _coefficients(adjoint, share, P + 1)
     # The mean is f / Σ f, so its gradient is that of L with g less its mean, divided by Σ f.
     inverse = 1.0 / _dot_product(c, sums, P + 1)
     expected = _dot_product(c, of_grad, P + 1) * inverse
     centred = _centre(of_grad, sums, expected, inverse, P + 2)
-    of_classes = _combine(centred, share, P + 1)
-    change = _moved_nodes(functions, _apply(of_classes, of_ratio, core), nodes, nodes_t, n_nodes)
-    d = _coefficients(-_apply(change, of_ratio, core_t), share, P + 1)
+    of_classes = _combine_columns(centred, share, P + 1)
+    change = _moved_nodes(functions, _apply(of_classes, matrices), nodes, nodes_t, n_nodes)
+    d = _coefficients(-_apply_transposed(matrices, change), share, P + 1)
     e = _coefficients(adjoint, curve, P + 2)
-    slopes = _slope_at_ratio(pieces, ratio)
-    of_ratio = _gradient_of_ratio(slopes, core_t, of_classes, projected, collected, change)
+    slopes = _slope_at_ratio(pieces, ratio, block_rows)
+    of_ratio = _gradient_of_ratio(slopes, of_classes, projected, collected, change)
     # All a fall with the largest logit.
     total = _dot_product(d, sums, P + 1) + _dot_product(e, centred, P + 2)
     of_largest = total / n_largest
@@ -616,8 +610,6 @@ def log_mean_backward_kernel(
     d_logits,
     d_temperature,
     pieces,
-    core,
-    core_t,
     collect,
     share,
     curve,
@@ -644,11 +636,11 @@ def log_mean_backward_kernel(
     sums, n_largest = _sums_with_ties(
         at_row, row_mask, largest, scale, n_classes, block_rows, block_classes
     )
-    of_ratio = _at_ratio(pieces, ratio)
+    matrices = _at_ratio(pieces, ratio, block_rows)
     collected, functions, projected, _total = _integrate(
-        sums, of_ratio, core, collect, nodes, nodes_t, unit_step, tail, block_rows, n_nodes
+        sums, matrices, collect, nodes, nodes_t, unit_step, tail, block_rows, n_nodes
     )
-    adjoint = _apply(projected, of_ratio, core_t)
+    adjoint = _apply_transposed(matrices, projected)
     c = _coefficients(adjoint, share, P + 1)
     e = _coefficients(adjoint, curve, P + 2)
     label, g, label_a = _labels(
@@ -660,11 +652,11 @@ def log_mean_backward_kernel(
     own = g * tl.where(label_a < -DEPTH, 1.0, _value(e, label_u, P + 2) / tilted)
     zeros = _zeros(block_rows, most_labels, P + 1)
     of_labels = _reduce(_add_polynomials(zeros, g / tilted, label_u, P + 1), P + 1)
-    of_classes = _combine(of_labels, share, P + 1)
-    change = _moved_nodes(functions, _apply(of_classes, of_ratio, core), nodes, nodes_t, n_nodes)
-    d = _coefficients(-_apply(change, of_ratio, core_t), share, P + 1)
-    slopes = _slope_at_ratio(pieces, ratio)
-    of_ratio = _gradient_of_ratio(slopes, core_t, of_classes, projected, collected, change)
+    of_classes = _combine_columns(of_labels, share, P + 1)
+    change = _moved_nodes(functions, _apply(of_classes, matrices), nodes, nodes_t, n_nodes)
+    d = _coefficients(-_apply_transposed(matrices, change), share, P + 1)
+    slopes = _slope_at_ratio(pieces, ratio, block_rows)
+    of_ratio = _gradient_of_ratio(slopes, of_classes, projected, collected, change)
     # All a fall with the largest logit.
     total = _dot_product(d, sums, P + 1) + tl.sum(own, 1)
     of_largest = total / n_largest
@@ -763,10 +755,10 @@ def _coefficients_of_change(change, matrix, n: tl.constexpr):
     """Return n columns of the product of the change (block_rows, 32) and a matrix (32, 32)."""
     j = tl.arange(0, 32)
     at_matrix = matrix + j[:, None] * 32 + j[None, :]
-    product = _product(change, tl.load(at_matrix))
-    result = (_column(product, 0, 32), _column(product, 1, 32))
+    product = tl.dot(change, tl.load(at_matrix), input_precision="ieee")
+    result = (_column(product, 0), _column(product, 1))
     for p in tl.static_range(2, n):
-        result = result + (_column(product, p, 32),)
+        result = result + (_column(product, p),)
     return result
 
 
@@ -810,8 +802,6 @@ def invert_kernel(
     to_multiplicity,
     to_coefficients,
     pieces,
-    core,
-    core_t,
     collect,
     share,
     curve,
@@ -862,24 +852,24 @@ def invert_kernel(
         )
         multiplicity = _multiplicity(counts, to_multiplicity, n_points)
         below = tl.zeros((block_rows, 32), tl.float32) + tl.load(points + j)[None, :]
-    of_ratio = _at_ratio(pieces, ratio)
+    matrices = _at_ratio(pieces, ratio, block_rows)
     a = _start(below, ratio)
     for _ in range(n_steps):
         sums = _sums_at_points(a, multiplicity, block_rows)
         _collected, _functions, projected, _total = _integrate(
-            sums, of_ratio, core, collect, nodes, nodes_t, unit_step, tail, block_rows, n_nodes
+            sums, matrices, collect, nodes, nodes_t, unit_step, tail, block_rows, n_nodes
         )
-        adjoint = _apply(projected, of_ratio, core_t)
+        adjoint = _apply_transposed(matrices, projected)
         log_mean_there, log_slope = _mean_at_points(adjoint, a, share, curve, log_spacing)
         a += (below + largest[:, None] - log_mean_there) / log_slope
         top = tl.max(tl.where(valid, a, float("-inf")), 1)
         a -= top[:, None]
     sums = _sums_at_points(a, multiplicity, block_rows)
     collected, _functions, projected, total = _integrate(
-        sums, of_ratio, core, collect, nodes, nodes_t, unit_step, tail, block_rows, n_nodes
+        sums, matrices, collect, nodes, nodes_t, unit_step, tail, block_rows, n_nodes
     )
     tl.store(value + row, spacing * total, mask=row_mask)
-    moved = _apply(collected, _slope_at_ratio(pieces, ratio), core)
+    moved = _apply(collected, _slope_at_ratio(pieces, ratio, block_rows))
     tl.store(slope + row, spacing * tl.sum(moved * projected, 1), mask=row_mask)
     at_result = location + row * n_classes
     if n_points == 0:
