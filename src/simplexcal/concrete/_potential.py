@@ -31,6 +31,7 @@ from simplexcal.concrete._chebyshev import (
 )
 from simplexcal.concrete._gumbel_sum import LAST_RATIO
 from simplexcal.concrete._kernel import Kernel, kernel_for, without_autocast
+from simplexcal.types import SMALLEST
 
 EULER_GAMMA = 0.57721566490153286061
 
@@ -441,5 +442,6 @@ def _harmonic(n: int) -> float:
 
 def _entropy(probs: Tensor) -> Tensor:
     """Return -Σ_k p_k ln p_k, with a finite derivative where p_k underflows to 0."""
-    positive = probs.clamp_min(torch.finfo(probs.dtype).tiny)
+    # The smallest number of float64 would be 0 in an exported graph, whose constants are float32.
+    positive = probs.clamp_min(SMALLEST)
     return -(probs * positive.log()).sum(-1)

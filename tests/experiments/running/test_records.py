@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from experiments.config.studies import STUDIES
+from experiments.detection import records as detection_records
 from experiments.rivals import records as rivals_records
 from experiments.running import normalisation_records
 from experiments.running.records import (
@@ -145,7 +146,8 @@ def test_a_line_that_is_no_record_is_named(tmp_path: Path) -> None:
 def test_the_records_of_the_repository_are_whole() -> None:
     store = RecordStore(Path(__file__).parents[3] / "experiments" / "results")
     studies = {path.name for path in store.folder.iterdir() if path.is_dir()}
-    studies -= {normalisation_records.STUDY, rivals_records.PATH.parent.name}  # of other fields
+    others = (rivals_records.PATH, detection_records.PATH)  # of other fields
+    studies -= {normalisation_records.STUDY, *(path.parent.name for path in others)}
     assert studies <= set(STUDIES)
     for study in studies:
         for path in (store.folder / study).iterdir():
