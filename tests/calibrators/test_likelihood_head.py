@@ -394,3 +394,16 @@ def test_of_very_many_inputs_evenly_spaced_ones_are_used() -> None:
     assert torch.equal(most.table, every_third.table)
     by_values = fitted(logits, labels, max_values=300)
     assert torch.equal(by_values.table, every_third.table)
+
+
+@pytest.mark.parametrize("k", [2, 3, 10, 100])
+def test_rows_that_keep_their_prediction_are_left_as_they_are(k: int) -> None:
+    g = torch.Generator().manual_seed(0)
+    probs = (2 * torch.randn(300, k, generator=g)).softmax(-1)
+    probs[3] = torch.nan
+    predicted = torch.randint(k, (300, 1), generator=g)
+    predicted[:200] = probs[:200].argmax(-1, keepdim=True)
+    found = keep_prediction(probs, predicted)
+    every_row = keep_prediction(probs.clone().requires_grad_(), predicted).detach()
+    assert torch.equal(found.nan_to_num(-1), every_row.nan_to_num(-1))
+    assert torch.equal(found[:200].nan_to_num(-1), probs[:200].nan_to_num(-1))

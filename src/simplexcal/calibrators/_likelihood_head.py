@@ -211,6 +211,24 @@ def keep_prediction(probs: Tensor, predicted: Tensor) -> Tensor:
         probs: p, (N, K).
         predicted: Predicted classes t, (N, 1).
     """
+    if not _may_look(probs):
+        return _kept(probs, predicted)
+    # Most rows keep their prediction anyway.
+    rows = (probs > probs.gather(-1, predicted)).any(-1).nonzero().squeeze(-1)
+    if len(rows) == 0:
+        return probs
+    return probs.index_copy(0, rows, _kept(probs[rows], predicted[rows]))
+
+
+def _may_look(values: Tensor) -> bool:
+    """Return whether values may decide what is computed: not on a GPU, and not in a graph."""
+    if values.device.type != "cpu" or values.requires_grad or values.dim() != 2:
+        return False
+    return not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())
+
+
+def _kept(probs: Tensor, predicted: Tensor) -> Tensor:
+    """Return the closest probabilities for all rows, whether they keep the prediction or not."""
     own = probs.gather(-1, predicted)
     others = probs.scatter(-1, predicted, 0.0)
     level = own
