@@ -12,8 +12,9 @@ from pathlib import Path
 import torch
 
 from experiments.detection.networks import read_networks
-from experiments.detection.records import PATH, DetectionRecord, write_records
+from experiments.detection.records import PATH, DetectionRecord
 from experiments.detection.study import measure
+from experiments.running.records import write_lines
 
 
 def main() -> None:
@@ -26,7 +27,7 @@ def main() -> None:
     records: list[DetectionRecord] = []
     for network in read_networks(arguments.folder):
         records += measure(network)
-        write_records(records, arguments.output)
+        write_lines(records, arguments.output)
         print(f"{network.setting}, seed {network.seed}: {len(records)} records", flush=True)
 
 

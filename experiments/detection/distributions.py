@@ -11,7 +11,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from experiments.detection.records import DISTRIBUTIONS, DistributionRecord, write_records
+from experiments.detection.records import DISTRIBUTIONS, DistributionRecord
+from experiments.running.records import write_lines
 
 OTHER_NUMBERS = ("network", "source", "violations", "rank", "nll", "ece")
 
@@ -49,7 +50,7 @@ def main() -> None:
     for pair in arguments.printed:
         version, _, path = pair.partition("=")
         records += read_printed(version, Path(path))
-    write_records(records, arguments.output)
+    write_lines(records, arguments.output)
 
 
 if __name__ == "__main__":

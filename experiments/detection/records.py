@@ -1,13 +1,10 @@
 """What the study records: one line for each network, set to detect, source and score."""
 
-import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.config.run_config import RESULTS
-from experiments.running.records import JsonObject
-from simplexcal.io._atomic import atomic_write
+from experiments.running.records import JsonObject, read_lines
 
 PATH = RESULTS / "detection" / "detection.jsonl"
 DISTRIBUTIONS = RESULTS / "detection" / "one-distribution.jsonl"
@@ -71,7 +68,7 @@ def read_records(path: Path = PATH) -> list[DetectionRecord]:
     Args:
         path: The file.
     """
-    return [DetectionRecord.from_json(value, str(path)) for value in _read(path)]
+    return [DetectionRecord.from_json(value, str(path)) for value in read_lines(path)]
 
 
 def read_distributions(path: Path = DISTRIBUTIONS) -> list[DistributionRecord]:
@@ -80,22 +77,4 @@ def read_distributions(path: Path = DISTRIBUTIONS) -> list[DistributionRecord]:
     Args:
         path: The file.
     """
-    return [DistributionRecord.from_json(value, str(path)) for value in _read(path)]
-
-
-def write_records(records: Iterable[JsonObject], path: Path) -> None:
-    """Write records, one a line.
-
-    Args:
-        records: The records.
-        path: The file.
-    """
-    text = "".join(f"{json.dumps(record.to_json())}\n" for record in records)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write(path, text.encode())
-
-
-def _read(path: Path) -> list[object]:
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [DistributionRecord.from_json(value, str(path)) for value in read_lines(path)]

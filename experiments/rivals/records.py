@@ -1,13 +1,11 @@
 """What the comparison records: one line for each classifier, method and calibration size."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.config.run_config import RESULTS
-from experiments.running.records import JsonObject
-from simplexcal.io._atomic import atomic_write
+from experiments.running.records import JsonObject, read_lines, write_lines
 
 PATH = RESULTS / "rivals" / "rivals.jsonl"
 NETWORKS_PATH = PATH.with_name("networks.jsonl")
@@ -105,10 +103,7 @@ def read_floors(path: Path = FLOORS_PATH) -> list[FloorRecord]:
     Args:
         path: The file.
     """
-    if not path.exists():
-        return []
-    lines = path.read_text().splitlines()
-    return [FloorRecord.from_json(json.loads(line), str(path)) for line in lines]
+    return [FloorRecord.from_json(line, str(path)) for line in read_lines(path)]
 
 
 def read_records(path: Path = PATH) -> list[RivalRecord]:
@@ -117,10 +112,7 @@ def read_records(path: Path = PATH) -> list[RivalRecord]:
     Args:
         path: The file.
     """
-    if not path.exists():
-        return []
-    lines = path.read_text().splitlines()
-    return [RivalRecord.from_json(json.loads(line), str(path)) for line in lines]
+    return [RivalRecord.from_json(line, str(path)) for line in read_lines(path)]
 
 
 def write_records(records: Iterable[RivalRecord | FloorRecord], path: Path = PATH) -> None:
@@ -130,6 +122,4 @@ def write_records(records: Iterable[RivalRecord | FloorRecord], path: Path = PAT
         records: The records.
         path: The file.
     """
-    text = "".join(f"{json.dumps(record.to_json())}\n" for record in records)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write(path, text.encode())
+    write_lines(records, path)

@@ -7,7 +7,7 @@ or where an earlier version did not record it.
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -49,6 +49,29 @@ class JsonObject:
     def to_json(self) -> dict[str, Any]:
         """Return the object as ``json.dumps`` takes it."""
         return asdict(self)  # type: ignore[call-overload, no-any-return]
+
+
+def read_lines(path: Path) -> list[Any]:
+    """Return the decoded lines of a file; none if there is no file.
+
+    Args:
+        path: The file.
+    """
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def write_lines(records: Iterable[JsonObject], path: Path) -> None:
+    """Write records, one a line.
+
+    Args:
+        records: The records.
+        path: The file.
+    """
+    text = "".join(f"{json.dumps(record.to_json())}\n" for record in records)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write(path, text.encode())
 
 
 @cache

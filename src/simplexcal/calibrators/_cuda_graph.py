@@ -98,7 +98,8 @@ class PredictionGraphs:
 
     A graph reads the calibrator's tensors where they lay when it was captured. If they lie
     elsewhere, all graphs are dropped. Each stream has graphs of its own, since two streams could
-    use the memory of one at the same time.
+    use the memory of one at the same time. A function that no graph can hold, such as one that
+    waits for a number, runs as it is.
 
     Args:
         function: From some rows of each input to the results for them.
@@ -107,6 +108,7 @@ class PredictionGraphs:
     def __init__(self, function: Callable[..., Results]) -> None:
         self.function = function
         self.lock = RLock()
+        self.can_capture = True
         self.addresses: list[int] = []
         self.of_streams: dict[int, CudaGraphed] = {}
 
@@ -126,8 +128,16 @@ class PredictionGraphs:
             stream = torch.cuda.current_stream(inputs[0].device).cuda_stream
             if stream not in self.of_streams:
                 self.of_streams[stream] = CudaGraphed(self.function, MAX_GRAPHS)
-            results = self.of_streams[stream](*inputs)
+            results = self._results(self.of_streams[stream], inputs)
             return tuple(result.clone() for result in results)
+
+    def _results(self, graphed: CudaGraphed, inputs: tuple[Tensor, ...]) -> Results:
+        if self.can_capture:
+            try:
+                return graphed(*inputs)
+            except RuntimeError:  # An error of the function itself comes again below.
+                self.can_capture = False
+        return self.function(*inputs)
 
 
 def suits_a_graph(inputs: tuple[Tensor, ...], width: int) -> bool:

@@ -23,10 +23,10 @@ class FeatureDistance(nn.Module):
     """ln(factor) = slope · min(d(x) - far, 0), with d(x) = min_k ‖x/‖x‖ - m_k‖.
 
     x are the features, or what the branch reads in their place, and m_k is the mean of those of
-    class k, each scaled to length 1. The branch learns λ from
-    mixup samples, which lie between the classes. An input as far from all classes as hardly any
-    calibration input keeps this λ. The nearer an input is to a class, the smaller is its λ, and
-    with it the differential entropy.
+    class k, each scaled to length 1. The branch learns λ from mixup samples, which lie between the
+    classes. An input that is farther from all classes than nearly all calibration inputs keeps this
+    λ. The nearer an input is to a class, the smaller is its λ, and with it the differential
+    entropy.
 
     Args:
         n_classes: K.

@@ -6,9 +6,9 @@ tensors. Written otherwise are:
 - The largest logit is subtracted first, whatever it is. The shift cancels in the head.
 - The slopes of m are interpolated in the margin by ramps, r_i = min(1, max(0, (s - s_i) / d_i)),
   so that no interval is searched: m = Σ_i r_i m_i with r_0 = 1.
-- The level of ``keep_prediction`` is the largest mean of the predicted class and the n most
-  probable others. For the root c of c - p_t - Σ max(0, p_k - c) is at least the mean of the
-  predicted class with any others, and is the mean with those above it. This is for few classes.
+- The level c of ``keep_prediction``, the root of c - p_t - Σ max(0, p_k - c), is the largest mean
+  of the predicted class and its n most probable rivals, over all n: c is that mean for the classes
+  above c, and no mean of other classes exceeds it. With many classes Newton's method finds it.
 - No probability reaches that of the predicted class: it ends one rounding step below.
 """
 

@@ -15,10 +15,10 @@ from experiments.detection.records import (
     DistributionRecord,
     read_distributions,
     read_records,
-    write_records,
 )
 from experiments.page import detection as page
 from experiments.pretraining import architectures
+from experiments.running.records import write_lines
 from helpers import tiny
 from helpers.quick_branches import quick_branches
 from torch import Generator, Tensor, nn
@@ -185,7 +185,7 @@ def test_versions_from_what_the_benchmark_prints(tmp_path: Path) -> None:
         "old", "cifar10-resnet18", 3, "features", 5, 0.9, {"errors": 90.0, "svhn": 80.0}
     )
     path = tmp_path / "records.jsonl"
-    write_records(records, path)
+    write_lines(records, path)
     assert read_distributions(path) == records
     changes = page.changes_table(records)
     assert changes.rows == [
