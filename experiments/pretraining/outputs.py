@@ -96,6 +96,22 @@ def trained_network(setting: str, seed: int, config: RunConfig) -> nn.Module:
     return net.eval()
 
 
+def last_layer(setting: str, seed: int, config: RunConfig) -> nn.Linear:
+    """Return the last linear layer of a trained network from the cache, on the CPU.
+
+    Args:
+        setting: The network's setting.
+        seed: The network's seed.
+        config: Folders and device of the run.
+    """
+    with safe_open(config.network_path(setting, seed), "pt") as file:
+        weight = file.get_tensor("head.weight")
+        bias = file.get_tensor("head.bias")
+    layer = nn.Linear(weight.shape[1], weight.shape[0])
+    layer.load_state_dict({"weight": weight, "bias": bias})
+    return layer
+
+
 def training_metadata(setting: str, seed: int, config: RunConfig) -> dict[str, Any]:
     """Return how a network was trained, and in how many seconds.
 
@@ -112,7 +128,8 @@ def training_metadata(setting: str, seed: int, config: RunConfig) -> dict[str, A
 def write_outputs(setting: str, seed: int, config: RunConfig) -> None:
     """Run a network on the test images, and time it on those of the test split.
 
-    Outputs that are in the cache are kept.
+    Outputs that are in the cache are kept. Features are rounded to half precision, and the logits
+    follow from the rounded features, so that a file of half the size holds the same outputs.
 
     Args:
         setting: The network's setting.
@@ -127,6 +144,7 @@ def write_outputs(setting: str, seed: int, config: RunConfig) -> None:
     inputs = normalise(images.test_images, NORMALISATION[dataset])
     backbone = sc.Backbone(trained_network(setting, seed, config)).to(config.device)
     outputs, labels = sc.extract(backbone, (inputs, images.test_labels))
+    outputs = _rounded(outputs, last_layer(setting, seed, config))
     _, test = calibration_test_split(len(labels))
     start = time.perf_counter()
     sc.extract(backbone, (inputs[test], labels[test]))
@@ -171,6 +189,7 @@ def write_ood_outputs(setting: str, seed: int, ood_set: str, config: RunConfig) 
     backbone = sc.Backbone(trained_network(setting, seed, config)).to(config.device)
     no_labels = torch.zeros(len(inputs), dtype=torch.int64)
     outputs, _ = sc.extract(backbone, (inputs, no_labels))
+    outputs = _rounded(outputs, last_layer(setting, seed, config))
     save_outputs(outputs, None, path)
 
 
@@ -184,3 +203,10 @@ def read_ood_outputs(setting: str, seed: int, ood_set: str, config: RunConfig) -
         config: Folders and device of the run.
     """
     return load_outputs(config.outputs_path(setting, seed, ood_set))[0]
+
+
+@torch.no_grad()
+def _rounded(outputs: sc.Outputs, head: nn.Linear) -> sc.Outputs:
+    """Return features rounded to half precision, and their logits."""
+    features = cast(Tensor, outputs.features).cpu().half().float()
+    return sc.Outputs(head(features), features)

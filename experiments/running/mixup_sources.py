@@ -14,7 +14,7 @@ from experiments.datasets.loading import calibration_test_split, load
 from experiments.datasets.normalisation import NORMALISATION, normalise
 from experiments.pretraining.learner import set_memory_format
 from experiments.pretraining.network_id import NetworkId
-from experiments.pretraining.outputs import trained_network
+from experiments.pretraining.outputs import last_layer, trained_network
 
 
 def mixup_source(
@@ -37,11 +37,11 @@ def mixup_source(
     if scheme.kind == "logits":
         return sc.LogitMixup(outputs, labels, *numbers)
     device = outputs.logits.device
+    if scheme.kind == "features":
+        head = last_layer(*network, config).to(device)
+        return sc.FeatureMixup(head, outputs, labels, *numbers)
     net = trained_network(*network, config).to(device)
     set_memory_format(net, torch.channels_last)
-    if scheme.kind == "features":
-        head = cast(nn.Linear, net.get_submodule("head"))
-        return sc.FeatureMixup(head, outputs, labels, *numbers)
     setting = SETTINGS[network.setting]
     images = load(setting.dataset, config.data).test_images
     calibration, _ = calibration_test_split(len(images))
