@@ -97,20 +97,23 @@ class Kernel(NamedTuple):
     tail: Tensor
 
 
-def kernel_for(logits: Tensor, products: torch.dtype | None = None) -> Kernel:
+def kernel_for(
+    logits: Tensor, products: torch.dtype | None = None, resolution: Resolution | None = None
+) -> Kernel:
     """Return the kernel for the dtype, the device and the number of classes of some logits.
 
     Args:
         logits: (..., K).
         products: Dtype of the products of matrices; by default ``product_dtype``.
+        resolution: How finely the integral is computed; by default that of the dtype.
     """
     if products is None:
         products = product_dtype(logits)
-    r = RESOLUTIONS[logits.dtype]
+    r = resolution or RESOLUTIONS[logits.dtype]
     log_k = math.log(logits.shape[-1])
     n_nodes = _n_nodes(r, log_k + r.tail)
     n_lattice = _n_nodes(r, min(log_k + r.reach, LAST_NODE))
-    return _constant_kernel(logits.dtype, n_nodes, n_lattice, logits.device, products)
+    return _constant_kernel(r, logits.dtype, n_nodes, n_lattice, logits.device, products)
 
 
 def _n_nodes(r: Resolution, last: float) -> int:
@@ -176,6 +179,7 @@ def without_autocast(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def _constant_kernel(
+    r: Resolution,
     dtype: torch.dtype,
     n_nodes: int,
     n_lattice: int,
@@ -183,7 +187,7 @@ def _constant_kernel(
     products: torch.dtype,
 ) -> Kernel:
     """Return the kernel, which torch.compile takes as it is and does not trace."""
-    return _kernel(dtype, n_nodes, n_lattice, device, products)
+    return _kernel(r, dtype, n_nodes, n_lattice, device, products)
 
 
 # torch.compiler.assume_constant_result does this, and imports the whole compiler for it.
@@ -192,13 +196,13 @@ _constant_kernel._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 @cache
 def _kernel(
+    r: Resolution,
     dtype: torch.dtype,
     n_nodes: int,
     n_lattice: int,
     device: torch.device,
     products: torch.dtype,
 ) -> Kernel:
-    r = RESOLUTIONS[dtype]
     spacing = r.stride * SPACING
     nodes = r.first_node + spacing * np.arange(n_lattice, dtype=np.float64)
     phi, psi = _factors(r, nodes)

@@ -1,6 +1,8 @@
-"""The moments by one fused GPU kernel: no array of rows × polynomials or rows × nodes.
+"""The moments by fused GPU kernels: no array of rows × polynomials or rows × nodes.
 
-The kernels are in ``_triton_kernels``; here are the tables that they read, and their calls.
+In the kernels of ``_row_kernels`` a thread holds a row: with few classes, or with very many rows.
+In those of ``_triton_kernels`` the threads of a warp share some rows: with many classes, and for
+gradients. Here are the tables that the latter read, and the calls of both.
 
 The kernel at ρ, a small matrix (R, Z), is a polynomial in each of some pieces of [0, 1], which are
 shorter towards 0, where it changes fastest.
@@ -15,7 +17,14 @@ import torch
 from numpy.polynomial.chebyshev import chebpts1, chebvander
 from torch import Tensor
 
-from simplexcal.concrete import _chebyshev, _fused, _inversion, _triton_kernels
+from simplexcal.concrete import (
+    _chebyshev,
+    _fused,
+    _inversion,
+    _row_kernels,
+    _row_tables,
+    _triton_kernels,
+)
 from simplexcal.concrete._gumbel_sum import LAST_RATIO, Array
 from simplexcal.concrete._kernel import RESOLUTIONS, Kernel, kernel_for
 
@@ -31,6 +40,12 @@ BLOCK_CLASSES = 16
 # From so many classes on, twice as many at a time.
 MANY_CLASSES = 256
 N_WARPS = 4
+# With so many classes a thread holds a row, and goes through its classes.
+FEW_CLASSES = 32
+# Rows of a warp, each in a thread.
+WARP_ROWS = 32
+# From so many rows on, a thread holds a row with many classes too: fewer would leave cores idle.
+MANY_ROWS = 2**14
 
 
 class Tables(NamedTuple):
@@ -140,10 +155,18 @@ def moments(logits: Tensor, temperature: Tensor, with_slope: bool) -> tuple[Tens
         n_values = len(logits)
     value = logits.new_empty(n_values)
     slope = logits.new_empty(n_values)
+    rows = _with_adjacent_classes(logits)
+    if logits.shape[1] <= FEW_CLASSES:
+        results = {"mean": mean, "value": value, "slope": slope, "with_slope": with_slope}
+        _launch_rows(_row_kernels.few_classes_kernel, rows, temperature, logits=rows, **results)
+        return mean, value, slope
+    if not with_slope and _has_many_rows(logits):
+        _mean_of_many(rows, temperature, mean)
+        return mean, value, slope
     t = tables(logits.shape[1], logits.device)
     _launch(
         _triton_kernels.moments_kernel,
-        _with_adjacent_classes(logits),
+        rows,
         temperature,
         t,
         mean=mean,
@@ -152,6 +175,25 @@ def moments(logits: Tensor, temperature: Tensor, with_slope: bool) -> tuple[Tens
         with_slope=with_slope,
     )
     return mean, value, slope
+
+
+def _has_many_rows(logits: Tensor) -> bool:
+    return len(logits) >= MANY_ROWS and logits.shape[1] <= _row_tables.MOST_CLASSES
+
+
+def _mean_of_many(logits: Tensor, temperature: Tensor, mean: Tensor) -> None:
+    """Write the mean (N, K) of many rows with many classes."""
+    n, k = logits.shape
+    sizes = {"n_rows": n, "n_classes": k, "temperature_stride": temperature.stride(0)}
+    blocks = {"block_rows": BLOCK_ROWS, "block_classes": 2 * BLOCK_CLASSES, "num_warps": N_WARPS}
+    strided = {"logits": logits, "row_stride": logits.stride(0), **sizes, **blocks}
+    grid = (math.ceil(n / BLOCK_ROWS),)
+    with torch.cuda.device_of(logits):
+        _row_kernels.sums_kernel[grid](temperature=temperature, held=mean, **strided)
+        _row_kernels.coefficients_kernel[(math.ceil(n / WARP_ROWS),)](
+            temperature=temperature, held=mean, block_rows=WARP_ROWS, num_warps=1, **sizes
+        )
+        _row_kernels.mean_kernel[grid](temperature=temperature, mean=mean, **strided)
 
 
 def log_mean_at(logits: Tensor, temperature: Tensor, labels: Tensor) -> Tensor:
@@ -246,12 +288,24 @@ def invert(log_mean: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor, Tenso
     location = log_mean.new_empty(n, k)
     value = log_mean.new_empty(n)
     slope = log_mean.new_empty(n)
+    if k <= FEW_CLASSES:
+        rows = _with_adjacent_classes(log_mean)
+        _launch_rows(
+            _row_kernels.invert_few_classes_kernel,
+            rows,
+            temperature,
+            log_mean=rows,
+            location=location,
+            value=value,
+            slope=slope,
+            n_steps=_inversion.N_STEPS[torch.float32],
+            masked=_inversion.MASKED,
+        )
+        return location, value, slope
     t = tables(k, log_mean.device)
     r = RESOLUTIONS[torch.float32]
     points = _point_tables(log_mean.device)
-    n_points = 0
-    if k > COLUMNS:
-        n_points = r.degree + 2
+    n_points = r.degree + 2
     last_point = _inversion._last_point(r)
     _launch(
         _triton_kernels.invert_kernel,
@@ -328,4 +382,22 @@ def _launch(
             num_warps=N_WARPS,
             **tables,
             **settings,
+        )
+
+
+def _launch_rows(kernel: Any, rows: Tensor, temperature: Tensor, **others: Any) -> None:
+    """Run a kernel in which a thread holds a row, and goes through its classes."""
+    n, k = rows.shape
+    if n == 0:
+        return
+    with torch.cuda.device_of(rows):
+        kernel[(math.ceil(n / WARP_ROWS),)](
+            temperature=temperature,
+            n_rows=n,
+            n_classes=k,
+            row_stride=rows.stride(0),
+            temperature_stride=temperature.stride(0),
+            block_rows=WARP_ROWS,
+            num_warps=1,
+            **others,
         )
