@@ -1,6 +1,7 @@
 """The likelihood head: what it keeps, and that its fit is the most likely one."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -345,6 +346,80 @@ def test_labels_that_follow_the_softmax_leave_it_nearly_unchanged() -> None:
     assert losses[0] < 0.06
     assert losses[1] < 0.02
     assert losses[2] < 0.01
+
+
+@given(seed=integers(0, 2**31), strength=floats(0.01, 100), scale=floats(0.001, 1))
+def test_a_precision_lies_between_the_expected_one_and_that_of_the_labels(
+    seed: int, strength: float, scale: float
+) -> None:
+    logits, labels = simulate(60, 4, seed)
+    likelihood, _ = likelihood_of(logits, labels)
+    theta = random_theta(likelihood, scale)
+    expected = {name: float(getattr(likelihood.settings, name)) for name in likelihood.sizes}
+
+    def updated(prior_parameters: float) -> dict[str, float]:
+        settings = replace(likelihood.settings, prior_parameters=prior_parameters)
+        likelihood.settings = settings
+        return Curvature(likelihood, theta, expected).updated_precisions(theta)
+
+    of_labels = updated(0.0)
+    found = updated(strength)
+    for name, value in found.items():
+        low, high = sorted([expected[name], of_labels[name]])
+        assert low * (1 - 1e-9) <= value <= high * (1 + 1e-9)
+
+
+def test_labels_that_determine_nothing_leave_the_precisions_as_expected() -> None:
+    labels = torch.arange(12) % 3
+    likelihood, _ = likelihood_of(1e3 * torch.eye(3)[labels], labels, max_depth=1e4)
+    theta = random_theta(likelihood, 0.0)
+    expected = {name: float(getattr(likelihood.settings, name)) for name in likelihood.sizes}
+    found = Curvature(likelihood, theta, expected).updated_precisions(theta)
+    assert found == pytest.approx(expected, rel=1e-3)
+
+
+def typical_head(logits: Tensor, generator: Generator) -> LikelihoodHead:
+    """Return a head whose parameters are drawn from their prior.
+
+    Args:
+        logits: Logits, which the knots depend on, (N, K).
+        generator: Random numbers.
+    """
+    n, k = logits.shape
+    likelihood, knots = likelihood_of(logits, torch.zeros(n, dtype=torch.long))
+    parts = []
+    for name, size in likelihood.sizes.items():
+        penalty = likelihood.penalties.get(name, torch.eye(size, dtype=torch.float64))
+        root = torch.linalg.cholesky(getattr(likelihood.settings, name) * penalty)
+        noise = torch.randn(size, 1, generator=generator, dtype=torch.float64)
+        parts.append(torch.linalg.solve_triangular(root.T, noise, upper=True).squeeze(1))
+    head = LikelihoodHead(k, likelihood.settings)
+    write(head, torch.cat(parts), knots, likelihood)
+    return head
+
+
+def test_with_few_labels_the_expected_precisions_help_where_they_are_right() -> None:
+    def draw(n: int) -> Tensor:
+        z = 2 * torch.randn(n, 10, generator=g)
+        return z + 7 * torch.nn.functional.one_hot(torch.randint(10, (n,), generator=g), 10)
+
+    gains = []
+    for seed in range(40):
+        g = Generator().manual_seed(seed)
+        test = draw(1000)
+        truth = typical_head(test, g)
+        expected = truth(test, test.argmax(-1))
+        z = draw(250)
+        labels = truth(z, z.argmax(-1)).multinomial(1, generator=g).squeeze(1)
+        losses = []
+        for prior_parameters in (1.0, 0.0):
+            head = fitted(z, labels, prior_parameters=prior_parameters, n_rounds=5)
+            found = head(test, test.argmax(-1))
+            losses.append(-(expected * found.log()).sum(-1).mean())
+        gains.append(losses[1] - losses[0])
+    gain = torch.stack(gains)
+    standard_error = gain.std() / len(gain) ** 0.5
+    assert gain.mean() > 2 * standard_error
 
 
 def test_the_fit_is_deterministic_and_leaves_torchs_seed_alone() -> None:

@@ -406,6 +406,19 @@ def test_a_newer_format_asks_for_an_upgrade(saved: Path) -> None:
     )
 
 
+def test_a_file_whose_precisions_had_no_prior_says_so(path: Path) -> None:
+    calibrator = fitted("sts")
+    calibrator.save(path)
+    settings = read_header(path)["settings"]
+    del settings["head_settings"]["prior_parameters"]
+    edit(path, settings=settings, format=5, checksum=None)
+    loaded = simplexcal.load_calibrator(path)
+    assert isinstance(loaded, SimplexTemperatureScaling)
+    assert loaded.head_settings.prior_parameters == 0
+    outputs = simulate()[0]
+    assert same(loaded(outputs), calibrator(outputs))
+
+
 def test_an_unknown_method_names_the_version_that_knows_it(saved: Path) -> None:
     edit(saved, method="magic", versions={"simplexcal": "0.0.9"}, checksum=None)
     remedy = "It was written by simplexcal 0.0.9: install that version, or fit again."

@@ -39,13 +39,15 @@ class HeadSettings:
         max_classes: With more classes there are m and h alone.
         n_exact: With more classes than ``max_classes``, so many of the largest logits of an input
             are used as they are in the fit, and the others in groups of neighbours.
-        curve: First precision of the slopes of m.
-        margin: First precision of their changes with the margin.
-        top: First precision of the slopes of h.
-        bias: First precision of b.
-        confusion: First precision of C.
-        slope: First precision of v and u.
+        curve: Expected precision of the slopes of m.
+        margin: Expected precision of their changes with the margin.
+        top: Expected precision of the slopes of h.
+        bias: Expected precision of b.
+        confusion: Expected precision of C.
+        slope: Expected precision of v and u.
         max_precision: Largest precision.
+        prior_parameters: What is expected of a precision counts as much as so many parameters that
+            the labels determine; 0 leaves the precisions to the labels.
         n_rounds: Updates of the precisions.
         n_steps: Steps of L-BFGS at most, in each round.
         max_depth: A logit further below the largest is that of a masked class, in nats after
@@ -64,14 +66,15 @@ class HeadSettings:
     n_top_segments: int = 8
     max_classes: int = 256
     n_exact: int = 16
-    curve: float = 1.0
-    margin: float = 1000.0
-    top: float = 100.0
+    curve: float = 30.0
+    margin: float = 30_000.0
+    top: float = 3000.0
     bias: float = 100.0
-    confusion: float = 100.0
+    confusion: float = 30.0
     slope: float = 1000.0
     max_precision: float = 1e6
-    n_rounds: int = 6
+    prior_parameters: float = 1.0
+    n_rounds: int = 20
     n_steps: int = 100
     max_depth: float = 200.0
     masked_margin: float = 100.0

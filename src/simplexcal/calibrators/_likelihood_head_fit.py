@@ -2,8 +2,9 @@
 
 The penalty is ½ Σ α θᵀPθ over the groups of parameters: the slopes of m, their changes with the
 margin, the slopes of h, b, C, and v with u. Each precision α maximises the evidence of the labels
-(MacKay 1992): α = γ / θᵀPθ, where γ is the number of parameters of the group that the labels
-determine. With few labels γ is small, α large, and the head is close to temperature scaling.
+(MacKay 1992) times a Gamma prior of mean α₀ and shape ν/2: α = (γ + ν) / (θᵀPθ + ν/α₀), where γ is
+the number of parameters of the group that the labels determine. With few labels γ is small and α
+near α₀, which keeps the head close to temperature scaling.
 """
 
 from copy import copy
@@ -649,21 +650,23 @@ class Curvature:
         return torch.cat([functions, gradient[n:] / self.diagonal])
 
     def updated_precisions(self, theta: Tensor) -> dict[str, float]:
-        """Return γ / θᵀPθ of each group, at most the largest precision.
+        """Return (γ + ν) / (θᵀPθ + ν/α₀) of each group, at most the largest precision.
 
         Args:
             theta: The most likely θ with the present precisions, (P,).
         """
         likelihood = self.likelihood
+        settings = likelihood.settings
         determined = self._determined()
         ones = dict.fromkeys(likelihood.sizes, 1.0)
         penalised = likelihood.parts(theta * likelihood.times_penalty(theta, ones))
         new = {}
         for name, part in penalised.items():
-            size = part.sum().item()
-            new[name] = likelihood.settings.max_precision
-            if 0 < determined[name] < size * new[name]:
-                new[name] = max(MIN_PRECISION, determined[name] / size)
+            number = determined[name] + settings.prior_parameters
+            size = part.sum().item() + settings.prior_parameters / getattr(settings, name)
+            new[name] = settings.max_precision
+            if 0 < number < size * new[name]:
+                new[name] = max(MIN_PRECISION, number / size)
         return new
 
     def _determined(self) -> dict[str, float]:

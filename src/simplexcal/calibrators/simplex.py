@@ -62,7 +62,10 @@ class SimplexTemperatureScaling(BranchCalibrator):
     title = "simplex temperature scaling"
     has_uncertainties = True
     has_prior = True
-    settings_of_older_files: ClassVar[dict[str, Any]] = {"feature_distance": False}
+    settings_of_older_files: ClassVar[dict[str, Any]] = {
+        "feature_distance": False,
+        "head_settings": {"prior_parameters": 0.0},
+    }
     log_temperature: Tensor
     head_network: LikelihoodHead | None
     distance: FeatureDistance | None

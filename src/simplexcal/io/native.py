@@ -7,6 +7,7 @@ signature.
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,7 +24,7 @@ from simplexcal.io._atomic import atomic_write
 from simplexcal.thresholds import from_records
 from simplexcal.types import Outputs
 
-FORMAT = 5  # goes up when older versions of the library cannot read the file
+FORMAT = 6  # goes up when older versions of the library cannot read the file
 KEY = "simplexcal"  # of the header in the metadata
 # What the header of each kind of file must have.
 KEYS = {
@@ -124,7 +125,7 @@ def load_calibrator(path: str | Path) -> tuple[Calibrator, Header]:
         )
     try:
         kind = CALIBRATORS[method]
-        calibrator = kind(**{**kind.settings_of_older_files, **header["settings"]})
+        calibrator = kind(**_completed(header["settings"], kind.settings_of_older_files))
         calibrator.build(header["n_classes"], header["n_features"])
         # Assigned tensors keep the dtypes of the file.
         calibrator.load_state_dict(tensors, assign=True)
@@ -136,6 +137,20 @@ def load_calibrator(path: str | Path) -> tuple[Calibrator, Header]:
             f"'{path}' does not fit this version's {method!r}. {_remedy(header)}"
         ) from error
     return calibrator.requires_grad_(False).eval(), header
+
+
+def _completed(settings: Mapping[str, Any], older: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with those that the file lacks, also where a setting is itself a mapping.
+
+    Args:
+        settings: Settings of a file.
+        older: Settings that older files lack.
+    """
+    whole = {**older, **settings}
+    for name, value in older.items():
+        if isinstance(value, Mapping):
+            whole[name] = {**value, **settings.get(name, {})}
+    return whole
 
 
 def check_fingerprint(header: Header, backbone: Network, path: str | Path) -> None:
