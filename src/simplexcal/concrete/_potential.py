@@ -219,7 +219,7 @@ def _mean_turned(kernel: Kernel, logits: Tensor, temperature: Tensor) -> Tensor:
     below = (turned - turned.amax(0)) / scale(temperature)
     near = below.clamp_min(_turned.LOWEST)
     polynomials = _turned.weighted_polynomials(near, kernel, n + 1)
-    sums = _turned.sums_of(polynomials, n)
+    sums = polynomials[:n].sum(1)
     coefficients = _turned_coefficients(kernel, matrices, sums).to(logits)
     mass = _turned.weighted_sum(coefficients, polynomials) * (below - near).exp()
     return _normalise(mass, turned, 0).T.contiguous()

@@ -99,7 +99,7 @@ def apply(rows: Tensor, matrices: Tensor) -> Tensor:
         rows: (R, N).
         matrices: (R, Z, N).
     """
-    return weighted_sum(rows, matrices.unbind(0))
+    return weighted_sum(rows, matrices)
 
 
 def adjoint(matrices: Tensor, columns: Tensor) -> Tensor:
@@ -109,21 +109,20 @@ def adjoint(matrices: Tensor, columns: Tensor) -> Tensor:
         matrices: (R, Z, N).
         columns: (Z, N).
     """
-    return weighted_sum(columns, matrices.unbind(1))
+    return (matrices * columns).sum(1)
 
 
-def weighted_sum(weights: Tensor, arrays: list[Tensor] | tuple[Tensor, ...]) -> Tensor:
+def weighted_sum(weights: Tensor, arrays: Tensor) -> Tensor:
     """Return Σ_p w_p x_p, (J, N), for the first arrays, as many as there are weights.
+
+    These are two operations. A loop that holds no array of all products takes the same time alone,
+    but twenty times as many operations, for each of which threads wait for Python's lock.
 
     Args:
         weights: w, (P, N).
-        arrays: x, (J, N) each.
+        arrays: x, (P or more, J, N).
     """
-    first, *others = weights.unbind(0)
-    total = first * arrays[0]
-    for weight, array in zip(others, arrays[1:], strict=False):
-        total.addcmul_(weight, array)
-    return total
+    return (weights.unsqueeze(1) * arrays[: len(weights)]).sum(0)
 
 
 def integrate(kernel: Kernel, matrices: Tensor, polynomials: Tensor) -> TurnedIntegrals:
@@ -160,12 +159,15 @@ def potential_slope(kernel: Kernel, series: Tensor, integrals: TurnedIntegrals) 
         series: The Chebyshev polynomials T_t(ρ), (T, N).
         integrals: The integrals at the locations.
     """
-    moved = apply(integrals.sums, at_ratio(kernel, kernel.d_ratio_functions, series))
-    return kernel.spacing * (moved * integrals.projected).sum(0)
+    # One number for each function of ρ; no matrix of a sample is needed for a single product.
+    products = integrals.sums.unsqueeze(1) * integrals.projected
+    of_functions = kernel.core @ products.flatten(0, 1)
+    slopes = kernel.d_ratio_functions.T @ series
+    return kernel.spacing * (of_functions * slopes).sum(0)
 
 
-def weighted_polynomials(a: Tensor, kernel: Kernel, n: int) -> list[Tensor]:
-    """Return w s_p(u) of each location for p < n, (J, N) each.
+def weighted_polynomials(a: Tensor, kernel: Kernel, n: int) -> Tensor:
+    """Return w s_p(u) of each location for p < n, (n, J, N).
 
     Args:
         a: Shifted logits, none below LOWEST, (J, N).
@@ -175,18 +177,11 @@ def weighted_polynomials(a: Tensor, kernel: Kernel, n: int) -> list[Tensor]:
     r = kernel.resolution
     u = r.variable(a.clamp_min(-r.depth))
     twice = u + u
-    weight = log_weight(a, r, kernel.fading).exp_()
-    found = [weight, weight * u]
+    # One array, so that a sum over the classes is one operation for all polynomials.
+    polynomials = a.new_empty(n, *a.shape)
+    each = polynomials.unbind(0)
+    torch.exp(log_weight(a, r, kernel.fading), out=each[0])
+    torch.mul(each[0], u, out=each[1])
     for p in range(2, n):
-        found.append(torch.addcmul(found[-2], twice, found[-1], value=-sign(p)))
-    return found
-
-
-def sums_of(polynomials: list[Tensor], n: int) -> Tensor:
-    """Return the sums over the locations of the first n polynomials, (n, N).
-
-    Args:
-        polynomials: (J, N) each.
-        n: How many.
-    """
-    return torch.stack([x.sum(0) for x in polynomials[:n]])
+        torch.addcmul(each[p - 2], twice, each[p - 1], value=-sign(p), out=each[p])
+    return polynomials

@@ -115,11 +115,9 @@ def _step(kernel: Kernel, matrices: Tensor, means: Means, a: Tensor) -> Tensor:
 
 
 def _integrate(
-    kernel: Kernel, matrices: Tensor, means: Means, polynomials: list[Tensor]
+    kernel: Kernel, matrices: Tensor, means: Means, polynomials: Tensor
 ) -> _turned.TurnedIntegrals:
-    n = len(kernel.collect)
-    if means.multiplicity is None:
-        sums = torch.stack([x.sum(0) for x in polynomials[:n]])
-    else:
-        sums = torch.stack([(x * means.multiplicity).sum(0) for x in polynomials[:n]])
-    return _turned.integrate(kernel, matrices, sums)
+    needed = polynomials[: len(kernel.collect)]
+    if means.multiplicity is not None:
+        needed = needed * means.multiplicity
+    return _turned.integrate(kernel, matrices, needed.sum(1))
