@@ -81,7 +81,7 @@ class FeatureDistance(nn.Module):
         # The classes come first, so that the loops are as long as there are inputs.
         products = self.means @ features.T / vector_norm(features, dim=-1).clamp_min(SMALLEST)
         squared = 1 + self.squared_norms.unsqueeze(-1) - 2 * products
-        distance = squared.amin(0).clamp_min(SMALLEST).sqrt()
+        distance: Tensor = squared.amin(0).clamp_min(SMALLEST).sqrt()
         return (self.slope * (distance - self.far)).clamp(DEEPEST, 0.0)
 
     def _squared_distances(self, unit: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from simplexcal.concrete._chebyshev import NARROW, log_weight, sign
+from simplexcal.concrete._chebyshev import NARROW, log_weight
 from simplexcal.concrete._gumbel_sum import LAST_RATIO
 from simplexcal.concrete._kernel import Kernel
 
@@ -133,7 +133,7 @@ def integrate(kernel: Kernel, matrices: Tensor, polynomials: Tensor) -> TurnedIn
         matrices: The kernel of each sample, (R, Z, N).
         polynomials: The sums of the polynomials over the classes, (P, N).
     """
-    sums = kernel.collect.T @ polynomials.to(kernel.collect)
+    sums = kernel.newton_collect.T @ polynomials.to(kernel.collect)
     factors = apply(sums, matrices)
     cdf = (kernel.node_functions.T @ -factors).exp_()
     projected = torch.addmm(kernel.tail.unsqueeze(1), kernel.node_functions, cdf)
@@ -166,22 +166,66 @@ def potential_slope(kernel: Kernel, series: Tensor, integrals: TurnedIntegrals) 
     return kernel.spacing * (of_functions * slopes).sum(0)
 
 
+def newton_factors(a: Tensor, kernel: Kernel) -> tuple[Tensor, ...]:
+    """Return the factors 2 (u - x_i) of Newton's form, which come in turns.
+
+    A polynomial n_p is the one before it times a factor, and a sum of them needs one operation for
+    each (Horner's rule). Chebyshev's recurrence and Clenshaw's rule take up to twice as long.
+
+    Args:
+        a: Shifted logits, of any shape.
+        kernel: The kernel.
+    """
+    r = kernel.resolution
+    u = r.variable(a.clamp_min(-r.depth))
+    zeros = kernel.newton_zeros.view(-1, *[1] * u.dim())
+    return torch.sub(u + u, zeros).unbind(0)
+
+
 def weighted_polynomials(a: Tensor, kernel: Kernel, n: int) -> Tensor:
-    """Return w s_p(u) of each location for p < n, (n, J, N).
+    """Return w n_p(u) of each location for p < n, (n, J, N).
 
     Args:
         a: Shifted logits, none below LOWEST, (J, N).
         kernel: The kernel.
         n: Number of polynomials.
     """
-    r = kernel.resolution
-    u = r.variable(a.clamp_min(-r.depth))
-    twice = u + u
+    factors = newton_factors(a, kernel)
     # One array, so that a sum over the classes is one operation for all polynomials.
     polynomials = a.new_empty(n, *a.shape)
     each = polynomials.unbind(0)
-    torch.exp(log_weight(a, r, kernel.fading), out=each[0])
-    torch.mul(each[0], u, out=each[1])
-    for p in range(2, n):
-        torch.addcmul(each[p - 2], twice, each[p - 1], value=-sign(p), out=each[p])
+    torch.exp(log_weight(a, kernel.resolution, kernel.fading), out=each[0])
+    for p in range(1, n):
+        torch.mul(each[p - 1], factors[(p - 1) % len(factors)], out=each[p])
     return polynomials
+
+
+def sum_over_classes(weight: Tensor, factors: tuple[Tensor, ...], n: int) -> Tensor:
+    """Return Σ_k w_k n_p(u_k) for p < n, (n, N), without an array of all polynomials.
+
+    Args:
+        weight: w, (N, K).
+        factors: Those of Newton's form, (N, K) each.
+        n: Number of polynomials.
+    """
+    sums = [weight.sum(-1)]
+    polynomial = weight.clone()
+    for p in range(1, n):
+        polynomial.mul_(factors[(p - 1) % len(factors)])
+        sums.append(polynomial.sum(-1))
+    return torch.stack(sums)
+
+
+def value_at_classes(weight: Tensor, factors: tuple[Tensor, ...], coefficients: Tensor) -> Tensor:
+    """Return w_k Σ_p c_p n_p(u_k), (N, K), by Horner's rule.
+
+    Args:
+        weight: w, (N, K).
+        factors: Those of Newton's form, (N, K) each.
+        coefficients: c, (P, N).
+    """
+    columns = coefficients.unsqueeze(-1).unbind(0)
+    value = columns[-1].expand_as(weight).clone()
+    for p in range(len(columns) - 2, -1, -1):
+        torch.addcmul(columns[p], factors[p % len(factors)], value, out=value)
+    return value.mul_(weight)

@@ -104,10 +104,9 @@ def _step(kernel: Kernel, matrices: Tensor, means: Means, a: Tensor) -> Tensor:
     polynomials = _turned.weighted_polynomials(near, kernel, kernel.share.shape[1])
     integrals = _integrate(kernel, matrices, means, polynomials)
     adjoint = _turned.adjoint(matrices, integrals.projected)
-    mean = _turned.weighted_sum((kernel.share.T @ adjoint).to(a), polynomials)
+    mean = _turned.weighted_sum((kernel.newton_share.T @ adjoint).to(a), polynomials)
     # A step needs only some digits of the slope, which half of the polynomials give.
-    curve = kernel.curve[:, : len(kernel.collect) // 2]
-    slope = _turned.weighted_sum((curve.T @ adjoint).to(a), polynomials)
+    slope = _turned.weighted_sum((kernel.newton_curve.T @ adjoint).to(a), polynomials)
     target = means.log_mean + (means.log_largest - math.log(kernel.spacing))
     residual = target - mean.log() - (a - near)
     a = a.addcmul(residual, mean.div_(slope))
