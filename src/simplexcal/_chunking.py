@@ -7,8 +7,9 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-# Numbers held at a time: as many as fit into a cache, and as many as occupy a GPU.
-CHUNK = {"cpu": 2**20, "cuda": 2**27}
+# Numbers held at a time: as many as fit into a cache, and as many as occupy a GPU. In smaller
+# chunks the threads of a scoring run would wait more often for Python's lock.
+CHUNK = {"cpu": 2**21, "cuda": 2**27}
 # Bytes; glibc learns nothing from a larger block.
 LARGEST_LESSON = 31 * 2**20
 

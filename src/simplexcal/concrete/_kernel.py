@@ -134,8 +134,9 @@ def row_width(logits: Tensor) -> int:
     r = RESOLUTIONS[logits.dtype]
     n_classes = logits.shape[-1]
     n_held = 4 * n_classes
-    if logits.device.type == "cpu":  # ``_turned`` holds all polynomials of few classes.
-        n_held = max(n_held, (r.degree + 2) * min(n_classes, r.degree + 2))
+    if logits.device.type == "cpu":
+        # ``_turned`` holds eight arrays of many classes, or all polynomials of few.
+        n_held = max(2 * n_held, (r.degree + 2) * min(n_classes, r.degree + 2))
     return r.rank * r.node_rank + n_held
 
 
