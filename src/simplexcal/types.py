@@ -184,16 +184,29 @@ def restore_argmax(label: Tensor, values: Tensor) -> Tensor:
         values: Probabilities or their logarithms, (N, K).
     """
     own = label.unsqueeze(-1)
-    other = values.argmax(-1, keepdim=True)
     # A graph has no values to look at, and a GPU had to be waited for.
     may_look = values.device.type == "cpu" and not torch.compiler.is_compiling()
-    if may_look and bool((own == other).all()):
+    if may_look and _are_strictly_largest(own, values):
         return values
+    other = values.argmax(-1, keepdim=True)
     largest = values.gather(-1, other)
     swapped = values.scatter(-1, other, values.gather(-1, own))
     # This is 0.75 to 1.5 rounding steps more, which rounds to one; ONNX has no nextafter.
     above = largest + largest.abs() * (0.75 * torch.finfo(values.dtype).eps)
     return torch.where(own == other, values, swapped.scatter(-1, own, above))
+
+
+def _are_strictly_largest(own: Tensor, values: Tensor) -> bool:
+    """Return whether in each row all values are less than the one at the label, but for that one.
+
+    This is several times as fast as to find the largest.
+
+    Args:
+        own: Predicted classes, (N, 1).
+        values: (N, K).
+    """
+    n_less = torch.count_nonzero(values < values.gather(-1, own))
+    return int(n_less) == values.numel() - own.numel()
 
 
 def log_probs(probs: Tensor) -> Tensor:

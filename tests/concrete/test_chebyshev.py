@@ -3,6 +3,7 @@ import pytest
 import torch
 from numpy.polynomial.chebyshev import chebvander
 
+from simplexcal.concrete import _chebyshev
 from simplexcal.concrete._chebyshev import locate, sum_over_classes, value_at_classes
 from simplexcal.concrete._kernel import kernel_for
 
@@ -72,3 +73,14 @@ def test_forward_and_backward_derivatives_agree(generator: torch.Generator) -> N
 
     forward = torch.func.jvp(total, (shifted,), (step,))[1]
     torch.testing.assert_close(forward, (torch.func.grad(total)(shifted) * step).sum())
+
+
+def test_newtons_form_is_another_basis_of_the_same_polynomials_and_stays_small() -> None:
+    n = 20
+    u = np.linspace(-1, _chebyshev.TOP, 101)
+    newton = _chebyshev.newton_polynomials(u, n)
+    expected = chebvander(u, n - 1) * _chebyshev.signs(n)
+    matrix = _chebyshev.newton_matrix(n)
+    np.testing.assert_allclose(newton @ matrix.T, expected, rtol=0, atol=1e-9)
+    assert np.abs(newton).max() < 10
+    assert np.abs(matrix).max() < 100

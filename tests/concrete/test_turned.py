@@ -8,6 +8,7 @@ from torch import Tensor
 
 from simplexcal import Concrete
 from simplexcal.concrete import Moments, _turned, _turned_inversion, moments_of_mean
+from simplexcal.concrete._chebyshev import NARROW
 
 DOUBLE = torch.float64
 
@@ -86,3 +87,11 @@ def test_derivatives_are_left_to_the_reference() -> None:
         return x
 
     torch.func.vmap(in_a_transform)(logits.detach())
+
+
+@pytest.mark.parametrize("k", [3, 32, 33])
+def test_the_layout_in_memory_changes_no_value(k: int) -> None:
+    logits, _ = make_case(k)
+    turned = _turned.along_memory(logits)
+    assert torch.equal(turned, logits)
+    assert turned.T.is_contiguous() == (k <= NARROW)

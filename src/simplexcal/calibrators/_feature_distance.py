@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor, nn
+from torch.linalg import vector_norm
 from torch.nn.functional import normalize
 
 from simplexcal._chunking import map_rows
@@ -15,7 +16,7 @@ CENTRAL = (0.16, 0.84)
 DEEPEST = -1.0  # of ln(factor)
 MAX_NUMBERS = 2**21  # in the class means
 ABSENT = 16.0  # Where a class has no mean, the squared distance is more than that of any other.
-SMALLEST = 1e-12  # of a squared distance
+SMALLEST = 1e-12  # of a squared distance, and of a length that features are divided by
 NARROWEST = 1e-3  # standard deviation of distances between unit vectors
 
 
@@ -76,8 +77,11 @@ class FeatureDistance(nn.Module):
         Args:
             features: (N, D).
         """
-        unit = normalize(features.to(self.means.dtype), dim=-1)
-        distance = self._squared_distances(unit).amin(-1).clamp_min(SMALLEST).sqrt()
+        features = features.to(self.means.dtype)
+        # The classes come first, so that the loops are as long as there are inputs.
+        products = self.means @ features.T / vector_norm(features, dim=-1).clamp_min(SMALLEST)
+        squared = 1 + self.squared_norms.unsqueeze(-1) - 2 * products
+        distance: Tensor = squared.amin(0).clamp_min(SMALLEST).sqrt()
         return (self.slope * (distance - self.far)).clamp(DEEPEST, 0.0)
 
     def _squared_distances(self, unit: Tensor) -> Tensor:

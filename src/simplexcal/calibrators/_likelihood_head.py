@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
+from simplexcal.concrete._turned import along_memory
+
 X_MIN = -15.0  # Below, an improbable class gets no more of the terms with v and u.
 N_CELLS = 512  # of the table of m along x
 N_LEVELS = 6  # steps of Newton's method in ``keep_prediction``
@@ -131,6 +133,8 @@ class LikelihoodHead(nn.Module):
         """
         predicted = label.unsqueeze(-1)
         logits = logits.to(torch.promote_types(logits.dtype, self.table.dtype))
+        if _may_look(logits):
+            logits = along_memory(logits)
         depth = logits.gather(-1, predicted) - logits
         masked = depth >= self.settings.max_depth
         x = shifted(logits, masked)
@@ -144,7 +148,7 @@ class LikelihoodHead(nn.Module):
             values = values + constant + slope * x.clamp_min(X_MIN)
         least = values.gather(-1, predicted) - self.settings.max_depth
         values = torch.where(masked, least, values)
-        return keep_prediction(values.softmax(-1), predicted)
+        return keep_prediction(_softmax(values), predicted)
 
     def _curve(self, x: Tensor, margin: Tensor) -> Tensor:
         """Return m(x; s): a bilinear function of x and s in each cell of the table.
@@ -160,8 +164,21 @@ class LikelihoodHead(nn.Module):
         cell = ((x.detach() - self.low) / self.cell_width).floor().clamp(0, N_CELLS - 1)
         right = x - (self.low + cell * self.cell_width)
         row = cell.long() + interval.unsqueeze(-1) * N_CELLS
-        a, b, c, d = embedding(row, self.table).unbind(-1)
+        a, b, c, d = self._look_up(row).unbind(-1)
         return (a + c * between) + (b + d * between) * right
+
+    def _look_up(self, row: Tensor) -> Tensor:
+        """Return rows of the table, (N, K, 4), with the layout in memory of the rows' numbers."""
+        if row.is_contiguous():
+            return embedding(row, self.table)
+        return embedding(row.T, self.table).transpose(0, 1)
+
+
+def _softmax(values: Tensor) -> Tensor:
+    """Return the softmax over the classes, (N, K), with the layout in memory of the values."""
+    if values.is_contiguous():
+        return values.softmax(-1)
+    return values.T.softmax(0).T
 
 
 def shifted(logits: Tensor, masked: Tensor) -> Tensor:
@@ -217,7 +234,7 @@ def keep_prediction(probs: Tensor, predicted: Tensor) -> Tensor:
     if not _may_look(probs):
         return _kept(probs, predicted)
     # Most rows keep their prediction anyway.
-    rows = (probs > probs.gather(-1, predicted)).any(-1).nonzero().squeeze(-1)
+    rows = (probs.amax(-1, keepdim=True) > probs.gather(-1, predicted)).nonzero()[:, 0]
     if len(rows) == 0:
         return probs
     return probs.index_copy(0, rows, _kept(probs[rows], predicted[rows]))

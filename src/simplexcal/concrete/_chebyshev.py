@@ -32,6 +32,10 @@ BEND = 12.0
 TOP = 0.75
 # φ may grow like e^(-FADING a), and its error like the square of that.
 FADING = 0.1
+# Newton's form of a polynomial has so many different factors, in an order in which all products
+# stay small.
+N_ZEROS = 4
+NEWTON_ORDER = [0, 3, 1, 2]
 # How much the error of a derivative in ρ weighs beside that of the function.
 SLOPE_WEIGHT = 0.2
 
@@ -188,6 +192,38 @@ def margin(r: Resolution) -> int:
     """
     t = (1 - TOP) / r.stretch  # a / (BEND - a)
     return int(BEND * t / (1 + t) / SPACING)
+
+
+def newton_zeros() -> Array:
+    """Return the zeros of the factors in Newton's form of a polynomial, which come in turns.
+
+    They are the Chebyshev points of the interval of u. So the product of one turn is a Chebyshev
+    polynomial of this interval, and few of its powers are needed: the form is stable.
+    """
+    half = (1 + TOP) / 2
+    return np.asarray(half * chebpts1(N_ZEROS)[NEWTON_ORDER] + (TOP - half), np.float64)
+
+
+def newton_polynomials(u: Array, n: int) -> Array:
+    """Return n_p = Π_(i < p) 2 (u - x_(i mod N_ZEROS)) for p < n along a new last axis.
+
+    Args:
+        u: Where to evaluate them.
+        n: Number of polynomials.
+    """
+    factors = 2 * (u[:, None] - np.resize(newton_zeros(), n - 1))
+    return np.cumprod(np.concatenate([np.ones((len(u), 1)), factors], axis=1), axis=1)
+
+
+def newton_matrix(n: int) -> Array:
+    """Return B with s_p = Σ_q B_pq n_q for p, q < n.
+
+    Args:
+        n: Number of polynomials.
+    """
+    points = chebpts1(n)
+    values = chebvander(points, n - 1) * signs(n)
+    return np.asarray(np.linalg.solve(newton_polynomials(points, n), values).T, np.float64)
 
 
 def signs(n: int) -> Array:

@@ -66,6 +66,7 @@ class Kernel(NamedTuple):
         resolution: How finely the integral is computed.
         spacing: Distance between two nodes.
         fading: FADING in the dtype of the logits, ().
+        newton_zeros: Twice the zeros of Newton's form, in the dtype of the logits, (N_ZEROS,).
         unit_step: [z > 0], one half at 0, (Q,).
         collect: φ_r(a) = e^(-FADING a) Σ_p s_p(u) collect_pr, (P, R).
         share: e^-a d(e^a φ_r)/da likewise, (R, P+1).
@@ -78,11 +79,15 @@ class Kernel(NamedTuple):
         core: The factors of e^-z ψ_r for each function of ρ and each function of z, (M, R·Z).
         node_functions: The Z functions of z at the nodes, (Z, Q).
         tail: Their sums over the rest of the lattice, where Φ is 1 and S is small, (Z,).
+        newton_collect: ``collect`` for the polynomials n_p of Newton's form, (P, R).
+        newton_share: ``share`` for them, (R, P+1).
+        newton_curve: ``curve`` for them, for half of the polynomials, (R, P/2).
     """
 
     resolution: Resolution
     spacing: float
     fading: Tensor
+    newton_zeros: Tensor
     unit_step: Tensor
     collect: Tensor
     share: Tensor
@@ -95,6 +100,9 @@ class Kernel(NamedTuple):
     core: Tensor
     node_functions: Tensor
     tail: Tensor
+    newton_collect: Tensor
+    newton_share: Tensor
+    newton_curve: Tensor
 
 
 def kernel_for(
@@ -129,8 +137,9 @@ def row_width(logits: Tensor) -> int:
     r = RESOLUTIONS[logits.dtype]
     n_classes = logits.shape[-1]
     n_held = 4 * n_classes
-    if logits.device.type == "cpu":  # ``_turned`` holds all polynomials, after those four arrays.
-        n_held = max(n_held, (r.degree + 2) * min(n_classes, r.degree + 2))
+    if logits.device.type == "cpu":
+        # ``_turned`` holds eight arrays of many classes, or all polynomials of few.
+        n_held = max(2 * n_held, (r.degree + 2) * min(n_classes, r.degree + 2))
     return r.rank * r.node_rank + n_held
 
 
@@ -209,7 +218,9 @@ def _kernel(
     share = phi.T @ _chebyshev.tangent_array(r, len(phi))
     curve = share @ _chebyshev.tangent_array(r, len(phi) + 1)
     ratio_functions, core, node_functions = _compress(r, nodes, psi)
-    (fading,) = _chebyshev.as_tensors(device, dtype, np.array(FADING))
+    fading, zeros = _chebyshev.as_tensors(
+        device, dtype, np.array(FADING), 2 * _chebyshev.newton_zeros()
+    )
     matrices = _chebyshev.as_tensors(
         device,
         products,
@@ -223,8 +234,20 @@ def _kernel(
         core,
         node_functions[:, :n_nodes],
         node_functions[:, n_nodes:].sum(1),
+        *_newton(phi, share, curve),
     )
-    return Kernel(r, spacing, fading, *matrices)
+    return Kernel(r, spacing, fading, zeros, *matrices)
+
+
+def _newton(phi: Array, share: Array, curve: Array) -> list[Array]:
+    """Return the matrices from and to Newton's form, the last for half of the polynomials."""
+    n = len(phi)
+    half = n // 2
+    return [
+        _chebyshev.newton_matrix(n).T @ phi,
+        share @ _chebyshev.newton_matrix(n + 1),
+        curve[:, :half] @ _chebyshev.newton_matrix(half),
+    ]
 
 
 def _factors(r: Resolution, nodes: Array) -> tuple[Array, Array]:

@@ -25,6 +25,7 @@ from simplexcal.concrete._chebyshev import (
     NARROW,
     Classes,
     locate,
+    log_weight,
     matrix_dtype,
     sum_over_classes,
     value_at_classes,
@@ -209,17 +210,18 @@ def _mean_turned(kernel: Kernel, logits: Tensor, temperature: Tensor) -> Tensor:
     series = _turned.ratio_series(kernel, ratio(temperature))
     matrices = _turned.at_ratio(kernel, kernel.ratio_functions, series)
     if logits.shape[1] > NARROW:
-        classes = locate(shifted_logits(logits, temperature), kernel.resolution, kernel.fading)
-        ones = torch.ones_like(logits[:, :1])
-        sums = sum_over_classes(ones, *classes, kernel.resolution, n).T
-        coefficients = _turned_coefficients(kernel, matrices, sums).T.to(logits)
-        mass = value_at_classes(coefficients, *classes, kernel.resolution)
+        below = shifted_logits(logits, temperature)
+        factors = _turned.newton_factors(below, kernel)
+        weight = log_weight(below, kernel.resolution, kernel.fading).exp_()
+        sums = _turned.sum_over_classes(weight, factors, n)
+        coefficients = _turned_coefficients(kernel, matrices, sums).to(logits)
+        mass = _turned.value_at_classes(weight, factors, coefficients)
         return _normalise(mass, logits)
     turned = logits.T.contiguous()
     below = (turned - turned.amax(0)) / scale(temperature)
     near = below.clamp_min(_turned.LOWEST)
     polynomials = _turned.weighted_polynomials(near, kernel, n + 1)
-    sums = _turned.sums_of(polynomials, n)
+    sums = polynomials[:n].sum(1)
     coefficients = _turned_coefficients(kernel, matrices, sums).to(logits)
     mass = _turned.weighted_sum(coefficients, polynomials) * (below - near).exp()
     return _normalise(mass, turned, 0).T.contiguous()
@@ -227,7 +229,7 @@ def _mean_turned(kernel: Kernel, logits: Tensor, temperature: Tensor) -> Tensor:
 
 def _turned_coefficients(kernel: Kernel, matrices: Tensor, sums: Tensor) -> Tensor:
     integrals = _turned.integrate(kernel, matrices, sums)
-    return kernel.share.T @ _turned.adjoint(matrices, integrals.projected)
+    return kernel.newton_share.T @ _turned.adjoint(matrices, integrals.projected)
 
 
 def log_mean_at(logits: Tensor, temperature: Tensor, labels: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from simplexcal.concrete._chebyshev import log_weight, sign
+from simplexcal.concrete._chebyshev import NARROW, log_weight
 from simplexcal.concrete._gumbel_sum import LAST_RATIO
 from simplexcal.concrete._kernel import Kernel
 
@@ -50,6 +50,20 @@ def applies(values: Tensor, temperature: Tensor) -> bool:
     return not (torch.is_grad_enabled() and needs_gradient)
 
 
+def along_memory(values: Tensor) -> Tensor:
+    """Return the same values, with the samples along memory where there are few classes.
+
+    Operations keep this layout, and most of them are several times as fast: a loop over ten classes
+    is short.
+
+    Args:
+        values: (N, K).
+    """
+    if values.shape[1] > NARROW:
+        return values
+    return values.T.contiguous().T
+
+
 def ratio_series(kernel: Kernel, ratio: Tensor) -> Tensor:
     """Return the Chebyshev polynomials T_t(ρ), (T, N).
 
@@ -85,7 +99,7 @@ def apply(rows: Tensor, matrices: Tensor) -> Tensor:
         rows: (R, N).
         matrices: (R, Z, N).
     """
-    return weighted_sum(rows, matrices.unbind(0))
+    return weighted_sum(rows, matrices)
 
 
 def adjoint(matrices: Tensor, columns: Tensor) -> Tensor:
@@ -95,21 +109,20 @@ def adjoint(matrices: Tensor, columns: Tensor) -> Tensor:
         matrices: (R, Z, N).
         columns: (Z, N).
     """
-    return weighted_sum(columns, matrices.unbind(1))
+    return (matrices * columns).sum(1)
 
 
-def weighted_sum(weights: Tensor, arrays: list[Tensor] | tuple[Tensor, ...]) -> Tensor:
+def weighted_sum(weights: Tensor, arrays: Tensor) -> Tensor:
     """Return Σ_p w_p x_p, (J, N), for the first arrays, as many as there are weights.
+
+    These are two operations. A loop that holds no array of all products takes the same time alone,
+    but twenty times as many operations, for each of which threads wait for Python's lock.
 
     Args:
         weights: w, (P, N).
-        arrays: x, (J, N) each.
+        arrays: x, (P or more, J, N).
     """
-    first, *others = weights.unbind(0)
-    total = first * arrays[0]
-    for weight, array in zip(others, arrays[1:], strict=False):
-        total.addcmul_(weight, array)
-    return total
+    return (weights.unsqueeze(1) * arrays[: len(weights)]).sum(0)
 
 
 def integrate(kernel: Kernel, matrices: Tensor, polynomials: Tensor) -> TurnedIntegrals:
@@ -120,7 +133,7 @@ def integrate(kernel: Kernel, matrices: Tensor, polynomials: Tensor) -> TurnedIn
         matrices: The kernel of each sample, (R, Z, N).
         polynomials: The sums of the polynomials over the classes, (P, N).
     """
-    sums = kernel.collect.T @ polynomials.to(kernel.collect)
+    sums = kernel.newton_collect.T @ polynomials.to(kernel.collect)
     factors = apply(sums, matrices)
     cdf = (kernel.node_functions.T @ -factors).exp_()
     projected = torch.addmm(kernel.tail.unsqueeze(1), kernel.node_functions, cdf)
@@ -146,33 +159,73 @@ def potential_slope(kernel: Kernel, series: Tensor, integrals: TurnedIntegrals) 
         series: The Chebyshev polynomials T_t(ρ), (T, N).
         integrals: The integrals at the locations.
     """
-    moved = apply(integrals.sums, at_ratio(kernel, kernel.d_ratio_functions, series))
-    return kernel.spacing * (moved * integrals.projected).sum(0)
+    # One number for each function of ρ; no matrix of a sample is needed for a single product.
+    products = integrals.sums.unsqueeze(1) * integrals.projected
+    of_functions = kernel.core @ products.flatten(0, 1)
+    slopes = kernel.d_ratio_functions.T @ series
+    return kernel.spacing * (of_functions * slopes).sum(0)
 
 
-def weighted_polynomials(a: Tensor, kernel: Kernel, n: int) -> list[Tensor]:
-    """Return w s_p(u) of each location for p < n, (J, N) each.
+def newton_factors(a: Tensor, kernel: Kernel) -> tuple[Tensor, ...]:
+    """Return the factors 2 (u - x_i) of Newton's form, which come in turns.
+
+    A polynomial n_p is the one before it times a factor, and a sum of them needs one operation for
+    each (Horner's rule). Chebyshev's recurrence and Clenshaw's rule take up to twice as long.
+
+    Args:
+        a: Shifted logits, of any shape.
+        kernel: The kernel.
+    """
+    r = kernel.resolution
+    u = r.variable(a.clamp_min(-r.depth))
+    zeros = kernel.newton_zeros.view(-1, *[1] * u.dim())
+    return torch.sub(u + u, zeros).unbind(0)
+
+
+def weighted_polynomials(a: Tensor, kernel: Kernel, n: int) -> Tensor:
+    """Return w n_p(u) of each location for p < n, (n, J, N).
 
     Args:
         a: Shifted logits, none below LOWEST, (J, N).
         kernel: The kernel.
         n: Number of polynomials.
     """
-    r = kernel.resolution
-    u = r.variable(a.clamp_min(-r.depth))
-    twice = u + u
-    weight = log_weight(a, r, kernel.fading).exp_()
-    found = [weight, weight * u]
-    for p in range(2, n):
-        found.append(torch.addcmul(found[-2], twice, found[-1], value=-sign(p)))
-    return found
+    factors = newton_factors(a, kernel)
+    # One array, so that a sum over the classes is one operation for all polynomials.
+    polynomials = a.new_empty(n, *a.shape)
+    each = polynomials.unbind(0)
+    torch.exp(log_weight(a, kernel.resolution, kernel.fading), out=each[0])
+    for p in range(1, n):
+        torch.mul(each[p - 1], factors[(p - 1) % len(factors)], out=each[p])
+    return polynomials
 
 
-def sums_of(polynomials: list[Tensor], n: int) -> Tensor:
-    """Return the sums over the locations of the first n polynomials, (n, N).
+def sum_over_classes(weight: Tensor, factors: tuple[Tensor, ...], n: int) -> Tensor:
+    """Return Σ_k w_k n_p(u_k) for p < n, (n, N), without an array of all polynomials.
 
     Args:
-        polynomials: (J, N) each.
-        n: How many.
+        weight: w, (N, K).
+        factors: Those of Newton's form, (N, K) each.
+        n: Number of polynomials.
     """
-    return torch.stack([x.sum(0) for x in polynomials[:n]])
+    sums = [weight.sum(-1)]
+    polynomial = weight.clone()
+    for p in range(1, n):
+        polynomial.mul_(factors[(p - 1) % len(factors)])
+        sums.append(polynomial.sum(-1))
+    return torch.stack(sums)
+
+
+def value_at_classes(weight: Tensor, factors: tuple[Tensor, ...], coefficients: Tensor) -> Tensor:
+    """Return w_k Σ_p c_p n_p(u_k), (N, K), by Horner's rule.
+
+    Args:
+        weight: w, (N, K).
+        factors: Those of Newton's form, (N, K) each.
+        coefficients: c, (P, N).
+    """
+    columns = coefficients.unsqueeze(-1).unbind(0)
+    value = columns[-1].expand_as(weight).clone()
+    for p in range(len(columns) - 2, -1, -1):
+        torch.addcmul(columns[p], factors[p % len(factors)], value, out=value)
+    return value.mul_(weight)

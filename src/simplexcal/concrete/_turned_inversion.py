@@ -104,10 +104,9 @@ def _step(kernel: Kernel, matrices: Tensor, means: Means, a: Tensor) -> Tensor:
     polynomials = _turned.weighted_polynomials(near, kernel, kernel.share.shape[1])
     integrals = _integrate(kernel, matrices, means, polynomials)
     adjoint = _turned.adjoint(matrices, integrals.projected)
-    mean = _turned.weighted_sum((kernel.share.T @ adjoint).to(a), polynomials)
+    mean = _turned.weighted_sum((kernel.newton_share.T @ adjoint).to(a), polynomials)
     # A step needs only some digits of the slope, which half of the polynomials give.
-    curve = kernel.curve[:, : len(kernel.collect) // 2]
-    slope = _turned.weighted_sum((curve.T @ adjoint).to(a), polynomials)
+    slope = _turned.weighted_sum((kernel.newton_curve.T @ adjoint).to(a), polynomials)
     target = means.log_mean + (means.log_largest - math.log(kernel.spacing))
     residual = target - mean.log() - (a - near)
     a = a.addcmul(residual, mean.div_(slope))
@@ -115,11 +114,9 @@ def _step(kernel: Kernel, matrices: Tensor, means: Means, a: Tensor) -> Tensor:
 
 
 def _integrate(
-    kernel: Kernel, matrices: Tensor, means: Means, polynomials: list[Tensor]
+    kernel: Kernel, matrices: Tensor, means: Means, polynomials: Tensor
 ) -> _turned.TurnedIntegrals:
-    n = len(kernel.collect)
-    if means.multiplicity is None:
-        sums = torch.stack([x.sum(0) for x in polynomials[:n]])
-    else:
-        sums = torch.stack([(x * means.multiplicity).sum(0) for x in polynomials[:n]])
-    return _turned.integrate(kernel, matrices, sums)
+    needed = polynomials[: len(kernel.collect)]
+    if means.multiplicity is not None:
+        needed = needed * means.multiplicity
+    return _turned.integrate(kernel, matrices, needed.sum(1))

@@ -59,12 +59,12 @@ class Decoded(NamedTuple):
 
     Args:
         values: The numbers, (N, *shape); 0 where there is none.
-        null: Whether a number is null, (N, *shape).
+        null: Whether a number is null, (N, *shape); None where none is.
         fits: Whether a row has the shape, (N,).
     """
 
     values: Array
-    null: Array
+    null: Array | None
     fits: Array
 
 
@@ -147,11 +147,11 @@ def decode(table: Any, stored: StoredArray) -> Decoded:
     shape = (len(table), *_known(stored.shape))
     columns = [_decode_numbers(table[column], stored.type) for column in stored.columns]
     values = np.stack([x for x, _ in columns], axis=1)
-    # Most tables have no null, and then no array of them is filled.
-    null = np.broadcast_to(np.False_, values.shape)
+    null = None
     if any(where is not None for _, where in columns):
         null = np.stack([_null_or_false(x, where) for x, where in columns], axis=1)
-    return Decoded(values.reshape(shape), null.reshape(shape), np.ones(len(table), bool))
+        null = null.reshape(shape)
+    return Decoded(values.reshape(shape), null, np.ones(len(table), bool))
 
 
 def as_lists(column: Any) -> Any:
@@ -340,8 +340,10 @@ def _decode_lists(column: Any, stored: StoredArray) -> Decoded:
     n_fitting = int(fits.sum())
     values = np.zeros((len(fits), *shape), numbers.dtype)
     values[fits] = numbers.reshape(n_fitting, *shape)
-    null = np.zeros((len(fits), *shape), bool)
-    null[fits] = _null_or_false(numbers, null_numbers).reshape(n_fitting, *shape)
+    null = None
+    if null_numbers is not None:
+        null = np.zeros((len(fits), *shape), bool)
+        null[fits] = null_numbers.reshape(n_fitting, *shape)
     return Decoded(values, null, fits)
 
 

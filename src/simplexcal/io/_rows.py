@@ -146,7 +146,7 @@ def _read_numbers(path: Path, table: Any, stored: StoredArray) -> Array:
     if stored.name in STEMS:
         stored = stored.as_floats()
     decoded = decode(table, stored)
-    if decoded.null.any():
+    if decoded.null is not None:
         return np.where(decoded.null, np.nan, decoded.values)
     return decoded.values
 

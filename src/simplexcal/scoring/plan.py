@@ -375,7 +375,9 @@ def _example_rows(data: Dataset, stored: StoredArray) -> Array:
     if stored.name != "inputs":
         return made_up
     decoded = decode(data.sample(stored.columns, SAMPLE_ROWS), stored)
-    usable = ~decoded.null & np.isfinite(decoded.values)
+    usable = np.isfinite(decoded.values)
+    if decoded.null is not None:
+        usable &= ~decoded.null
     good = decoded.fits & usable.reshape(len(usable), -1).all(1)
     if not good.any():
         return made_up

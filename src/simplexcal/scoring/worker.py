@@ -319,10 +319,12 @@ def _explain_shapes(batch: Any, stored: StoredArray, decoded: Decoded, reasons: 
 def _explain_numbers(stored: StoredArray, decoded: Decoded, reasons: Array) -> None:
     """Give a reason to each row with a number that is null, NaN or infinite: the first one."""
     finite = np.isfinite(decoded.values)
-    if finite.all() and not decoded.null.any():
+    if finite.all() and decoded.null is None:
         return
     values = decoded.values.reshape(len(reasons), -1)
-    null = decoded.null.reshape(len(reasons), -1)
+    null = np.zeros(values.shape, bool)
+    if decoded.null is not None:
+        null = decoded.null.reshape(values.shape)
     bad = null | ~finite.reshape(values.shape)
     for i in np.flatnonzero(bad.any(1) & (reasons == "")):
         j = int(bad[i].argmax())
