@@ -39,6 +39,8 @@ Concrete.from_mean(torch.full((2, 3), 1 / 3), 1.0)
 moments_of_mean(torch.full((2, 3), 1 / 3), torch.ones(2))
 print(*(x for x in set(sys.modules) - before if "triton" in x or "fused_operators" in x))
 """
+# So many rows that a thread holds each.
+MANY = [(8200, 2), (8193, 10), (8192, 32), (8192, 33), (8200, 300), (8192, 1000)]
 SIZES = [(1, 2), (1000, 3), (333, 10), (64, 16), (100, 37), (50, 255), (50, 257), (20, 21841)]
 
 
@@ -59,9 +61,18 @@ def interpreted() -> dict[str, Any]:
     return found
 
 
+@pytest.fixture(params=["tiles", "rows"])
+def by_any(request: pytest.FixtureRequest, interpreted: dict[str, Any]) -> dict[str, Any]:
+    """What both kinds of kernels find: threads share rows, or each holds one."""
+    if request.param == "rows":
+        found: dict[str, Any] = interpreted["by_row"]
+        return found
+    return interpreted
+
+
 @NEEDS_TRITON
-def test_interpreted_moments_equal_the_reference(interpreted: dict[str, Any]) -> None:
-    found = interpreted["random"]
+def test_interpreted_moments_equal_the_reference(by_any: dict[str, Any]) -> None:
+    found = by_any["random"]
     assert found["mean"] < 5e-7
     assert found["value"] < 3e-6
     assert found["slope"] < 1e-5
@@ -69,8 +80,8 @@ def test_interpreted_moments_equal_the_reference(interpreted: dict[str, Any]) ->
 
 
 @NEEDS_TRITON
-def test_interpreted_means_equal_the_golden_ones(interpreted: dict[str, Any]) -> None:
-    assert interpreted["golden"]["mean"] < 5e-7
+def test_interpreted_means_equal_the_golden_ones(by_any: dict[str, Any]) -> None:
+    assert by_any["golden"]["mean"] < 5e-7
 
 
 @NEEDS_TRITON
@@ -111,10 +122,10 @@ def test_a_compiled_graph_has_one_interpreted_operator(interpreted: dict[str, An
 
 
 @NEEDS_TRITON
-def test_interpreted_inversions_have_the_given_mean(interpreted: dict[str, Any]) -> None:
-    assert interpreted["inversion"]["mean"] < 5e-7
-    assert interpreted["inversion"]["value"] < 3e-6
-    assert interpreted["inversion"]["slope"] < 1e-5
+def test_interpreted_inversions_have_the_given_mean(by_any: dict[str, Any]) -> None:
+    assert by_any["inversion"]["mean"] < 5e-7
+    assert by_any["inversion"]["value"] < 3e-6
+    assert by_any["inversion"]["slope"] < 1e-5
 
 
 @NEEDS_TRITON
@@ -123,8 +134,8 @@ def test_interpreted_operators_are_registered_as_torch_demands(interpreted: dict
 
 
 @NEEDS_TRITON
-def test_interpreted_special_rows(interpreted: dict[str, Any]) -> None:
-    found = interpreted["special"]
+def test_interpreted_special_rows(by_any: dict[str, Any]) -> None:
+    found = by_any["special"]
     low, first, second, lowest = found["tied"]
     assert first == second > low > lowest
     assert found["masked"] == [0.0, 0.0]
@@ -165,7 +176,7 @@ def same_kernel(function: Callable[..., Any], *arguments: Any) -> tuple[Any, Any
 
 
 @NEEDS_CUDA
-@pytest.mark.parametrize(("n", "k"), SIZES)
+@pytest.mark.parametrize(("n", "k"), SIZES + MANY)
 def test_moments_equal_the_reference(n: int, k: int) -> None:
     rows = make_rows(n, k)
     assert _fused.applies(*rows)
@@ -255,8 +266,12 @@ def test_function_transforms_are_those_of_the_reference() -> None:
 
 
 @NEEDS_CUDA
+@pytest.mark.parametrize("many_rows", [1, _fused.MANY_ROWS])
 @pytest.mark.parametrize("k", [4, 400])
-def test_the_largest_logit_has_strictly_the_largest_mean(k: int) -> None:
+def test_the_largest_logit_has_strictly_the_largest_mean(
+    k: int, many_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_fused, "MANY_ROWS", many_rows)
     logits = torch.randn(100, k, generator=torch.Generator().manual_seed(0)).cuda()
     logits[:50] = (4 * logits[:50]).round() / 4  # ties
     logits[50:] = 1e-7 * logits[50:]  # nearly ties
@@ -266,7 +281,9 @@ def test_the_largest_logit_has_strictly_the_largest_mean(k: int) -> None:
 
 
 @NEEDS_CUDA
-def test_masked_classes_have_no_mean() -> None:
+@pytest.mark.parametrize("many_rows", [1, _fused.MANY_ROWS])
+def test_masked_classes_have_no_mean(many_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_fused, "MANY_ROWS", many_rows)
     logits, temperature = make_rows(40, 30)
     exact = _potential.mean(logits[:, :20].double(), temperature.double())
     for masked in (-1e9, -torch.inf):
@@ -277,7 +294,9 @@ def test_masked_classes_have_no_mean() -> None:
 
 
 @NEEDS_CUDA
-def test_nan_stays_in_its_row() -> None:
+@pytest.mark.parametrize("many_rows", [1, _fused.MANY_ROWS])
+def test_nan_stays_in_its_row(many_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_fused, "MANY_ROWS", many_rows)
     logits, temperature = make_rows(40, 30)
     exact = _potential.mean(logits, temperature)
     logits[3, 7] = torch.nan
@@ -311,7 +330,8 @@ def test_rows_beyond_32_bits() -> None:
     logits[-40:] = last
     temperature = torch.ones((), device="cuda")
     mean = _potential.mean(logits, temperature.expand(n))
-    assert torch.equal(mean[-40:], _potential.mean(last, temperature.expand(40)))
+    exact = _potential.mean(last.double(), temperature.double().expand(40))
+    torch.testing.assert_close(mean[-40:].double(), exact, rtol=0, atol=5e-7)
 
 
 @NEEDS_CUDA
@@ -370,7 +390,7 @@ def test_a_compiled_gradient_is_the_eager_one() -> None:
 
 
 @NEEDS_CUDA
-@pytest.mark.parametrize(("n", "k"), SIZES)
+@pytest.mark.parametrize(("n", "k"), SIZES + MANY)
 def test_the_mean_at_the_location_is_the_given_one(n: int, k: int) -> None:
     logits, temperature = make_rows(n, k)
     probs = (logits.double() / 2).softmax(-1)

@@ -1,7 +1,7 @@
 """The moments by fused GPU kernels: no array of rows × polynomials or rows × nodes.
 
-In the kernels of ``_row_kernels`` a thread holds a row: with few classes, or with very many rows.
-In those of ``_triton_kernels`` the threads of a warp share some rows: with many classes, and for
+In the kernels of ``_row_kernels`` a thread holds a row; they are for many rows. In those of
+``_triton_kernels`` the threads of a warp share some rows; they are for fewer rows, and for
 gradients. Here are the tables that the latter read, and the calls of both.
 
 The kernel at ρ, a small matrix (R, Z), is a polynomial in each of some pieces of [0, 1], which are
@@ -40,12 +40,10 @@ BLOCK_CLASSES = 16
 # From so many classes on, twice as many at a time.
 MANY_CLASSES = 256
 N_WARPS = 4
-# With so many classes a thread holds a row, and goes through its classes.
-FEW_CLASSES = 32
 # Rows of a warp, each in a thread.
 WARP_ROWS = 32
-# From so many rows on, a thread holds a row with many classes too: fewer would leave cores idle.
-MANY_ROWS = 2**14
+# With so many classes, a thread that holds a row goes through its classes too.
+FEW_CLASSES = 32
 
 
 class Tables(NamedTuple):
@@ -156,11 +154,11 @@ def moments(logits: Tensor, temperature: Tensor, with_slope: bool) -> tuple[Tens
     value = logits.new_empty(n_values)
     slope = logits.new_empty(n_values)
     rows = _with_adjacent_classes(logits)
-    if logits.shape[1] <= FEW_CLASSES:
+    if _are_many(logits) and logits.shape[1] <= FEW_CLASSES:
         results = {"mean": mean, "value": value, "slope": slope, "with_slope": with_slope}
         _launch_rows(_row_kernels.few_classes_kernel, rows, temperature, logits=rows, **results)
         return mean, value, slope
-    if not with_slope and _has_many_rows(logits):
+    if _are_many(logits) and not with_slope:
         _mean_of_many(rows, temperature, mean)
         return mean, value, slope
     t = tables(logits.shape[1], logits.device)
@@ -177,8 +175,8 @@ def moments(logits: Tensor, temperature: Tensor, with_slope: bool) -> tuple[Tens
     return mean, value, slope
 
 
-def _has_many_rows(logits: Tensor) -> bool:
-    return len(logits) >= MANY_ROWS and logits.shape[1] <= _row_tables.MOST_CLASSES
+def _are_many(logits: Tensor) -> bool:
+    return len(logits) >= _fused.MANY_ROWS and logits.shape[1] <= _row_tables.MOST_CLASSES
 
 
 def _mean_of_many(logits: Tensor, temperature: Tensor, mean: Tensor) -> None:
@@ -288,7 +286,7 @@ def invert(log_mean: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor, Tenso
     location = log_mean.new_empty(n, k)
     value = log_mean.new_empty(n)
     slope = log_mean.new_empty(n)
-    if k <= FEW_CLASSES:
+    if _are_many(log_mean) and k <= FEW_CLASSES:
         rows = _with_adjacent_classes(log_mean)
         _launch_rows(
             _row_kernels.invert_few_classes_kernel,
@@ -305,7 +303,9 @@ def invert(log_mean: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor, Tenso
     t = tables(k, log_mean.device)
     r = RESOLUTIONS[torch.float32]
     points = _point_tables(log_mean.device)
-    n_points = r.degree + 2
+    n_points = 0
+    if k > COLUMNS:
+        n_points = r.degree + 2
     last_point = _inversion._last_point(r)
     _launch(
         _triton_kernels.invert_kernel,
