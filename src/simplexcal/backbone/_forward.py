@@ -129,7 +129,7 @@ def frozen(net: nn.Module) -> Iterator[None]:
         net: The network.
     """
     watched = _watched_of(net)
-    modules = list(net.modules())
+    modules = _modules_of(net)
     with watched.lock, _buffers_restored(modules, watched), _uncompiled(modules):
         in_training = [module for module in modules if module.training]
         try:
@@ -145,6 +145,18 @@ def frozen(net: nn.Module) -> Iterator[None]:
                     module.training = False
             for module in in_training:
                 module.training = True
+
+
+def _modules_of(net: nn.Module) -> list[nn.Module]:
+    """Return all modules of a network, each once, as net.modules() does in three times the time."""
+    found = {net: None}
+    left = [net]
+    while left:
+        for child in left.pop()._modules.values():
+            if child is not None and child not in found:
+                found[child] = None
+                left.append(child)
+    return list(found)
 
 
 @contextmanager
@@ -174,10 +186,11 @@ def batch_normalised(net: nn.Module) -> Iterator[None]:
 @contextmanager
 def _buffers_restored(modules: list[nn.Module], watched: Watched) -> Iterator[None]:
     """Give each buffer its value again, whether the network changed, replaced or added it."""
-    kept = [(module._buffers, dict(module._buffers)) for module in modules]
+    kept = [(module._buffers, dict(module._buffers)) for module in modules if module._buffers]
+    without = [module._buffers for module in modules if not module._buffers]
     present = [x for _, buffers in kept for x in buffers.values() if x is not None]
     with torch.inference_mode(False), torch.no_grad():
-        is_known = not any(map(is_lazy, present)) and watched.knows(present)
+        is_known = watched.knows(present)
         copies = watched.copies
         if not is_known:
             copies = [_copy(buffer) for buffer in present]
@@ -186,6 +199,8 @@ def _buffers_restored(modules: list[nn.Module], watched: Watched) -> Iterator[No
         finally:
             for now, before in kept:
                 _put_back(now, before)
+            for added in without:
+                added.clear()
             if not (is_known and watched.knows(present)):
                 _restore(present, copies, watched)
 
