@@ -59,6 +59,7 @@ def _uncertainty_methods() -> tuple[str, ...]:
 
 STUDIES = {
     "table1": Study("Table 1", TABLE1, BASIC_METHODS),
+    "table1-0.2": Study("Table 1, version 0.2", TABLE1, BASIC_METHODS, in_paper=False),
     "dirichlet": Study("Section 5.5 and Appendix D", ("cifar10-resnet18",), ("dirichlet-ts",)),
     "time": Study(
         "Appendix C.4",

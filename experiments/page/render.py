@@ -4,6 +4,7 @@ No number of ours is typed: the prose is in templates, the numbers come from the
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -82,6 +83,7 @@ Context = Callable[[Results], dict[str, object]]
 PAGES: dict[str, Context] = {
     "index": index_context,
     "table1": table1.context,
+    "table1-0.2": partial(table1.context, study="table1-0.2"),
     "differences": provenance.context,
     "ood": ood.context,
     "mixup": mixup.context,
@@ -96,6 +98,10 @@ PAGES: dict[str, Context] = {
 }
 
 
+# Pages that have the template of another.
+TEMPLATE_OF = {"table1-0.2": "table1"}
+
+
 def render_pages(folder: Path = RESULTS) -> dict[str, str]:
     """Return the text of each page, by the name of its file.
 
@@ -105,7 +111,8 @@ def render_pages(folder: Path = RESULTS) -> dict[str, str]:
     results = read_results(folder)
     pages = {}
     for name, make_context in PAGES.items():
-        pages[f"{name}.md"] = _render(f"{name}.md.j2", make_context(results))
+        template = TEMPLATE_OF.get(name, name)
+        pages[f"{name}.md"] = _render(f"{template}.md.j2", make_context(results))
     return pages
 
 
@@ -113,8 +120,10 @@ def write() -> None:
     """Write pages and figures."""
     results = read_results()
     settings = results.settings("table1")
-    for name, group in settings.items():
-        figures.draw_reliability(group, FIGURES_FOLDER / f"reliability-{name}.svg")
+    for study, suffix in (("table1", ""), ("table1-0.2", "-0.2")):
+        for name, group in results.settings(study).items():
+            path = FIGURES_FOLDER / f"reliability-{name}{suffix}.svg"
+            figures.draw_reliability(group, path)
     for name, group in results.settings("dirichlet").items():
         figures.draw_reliability(group, FIGURES_FOLDER / f"dirichlet-{name}.svg")
     searched = mixup.searched_betas(settings)

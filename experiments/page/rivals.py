@@ -7,6 +7,8 @@ from pathlib import Path
 
 from experiments.page.groups import Table
 from experiments.rivals.records import (
+    EARLIER_FLOORS_PATH,
+    EARLIER_NETWORKS_PATH,
     FLOORS_PATH,
     NETWORKS_PATH,
     PATH,
@@ -25,7 +27,11 @@ Method = tuple[str, str]  # package and name
 
 
 def context(
-    path: Path = PATH, networks_path: Path = NETWORKS_PATH, floors_path: Path = FLOORS_PATH
+    path: Path = PATH,
+    networks_path: Path = NETWORKS_PATH,
+    floors_path: Path = FLOORS_PATH,
+    earlier_networks_path: Path = EARLIER_NETWORKS_PATH,
+    earlier_floors_path: Path = EARLIER_FLOORS_PATH,
 ) -> dict[str, object]:
     """Return what the template of this page reads.
 
@@ -33,6 +39,8 @@ def context(
         path: The file of the records.
         networks_path: The file of the records of networks that were in nobody's view.
         floors_path: The file of their noise floors.
+        earlier_networks_path: The records of such networks with an earlier default.
+        earlier_floors_path: The file of their noise floors.
     """
     records = read_records(path)
     groups = list(dict.fromkeys(record.group for record in records))
@@ -52,6 +60,9 @@ def context(
         "failures": failures_table(others),
         "n_changed_by_reference": sum(bool(r.changed) for r in records if is_reference(r)),
         "networks": networks_context(read_records(networks_path), read_floors(floors_path)),
+        "earlier_networks": networks_context(
+            read_records(earlier_networks_path), read_floors(earlier_floors_path)
+        ),
     }
 
 

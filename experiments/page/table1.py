@@ -156,14 +156,16 @@ class SettingPage:
     smaller_ece: list[tuple[str, str]]
 
 
-def context(results: Results) -> dict[str, object]:
+def context(results: Results, study: str = "table1") -> dict[str, object]:
     """Return what the template of Table 1 reads.
 
     Args:
         results: The records.
+        study: The study of the table: "table1", or "table1-0.2" for the present default.
     """
-    settings = results.settings("table1")
+    settings = results.settings(study)
     return {
+        "is_present": study != "table1",
         "n_settings": len(settings),
         "n_all_settings": len(TABLE1_SETTINGS),
         "n_records": len(list(results)),

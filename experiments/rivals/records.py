@@ -10,6 +10,9 @@ from experiments.running.records import JsonObject, read_lines, write_lines
 PATH = RESULTS / "rivals" / "rivals.jsonl"
 NETWORKS_PATH = PATH.with_name("networks.jsonl")
 FLOORS_PATH = PATH.with_name("floors.jsonl")
+# The same with the default before the precisions of its head had a prior, on other networks.
+EARLIER_NETWORKS_PATH = PATH.with_name("networks-before-prior.jsonl")
+EARLIER_FLOORS_PATH = PATH.with_name("floors-before-prior.jsonl")
 
 
 @dataclass(frozen=True)
