@@ -22,7 +22,7 @@ IS_ON = os.environ.get(VARIABLE) != "0" and find_spec("triton") is not None
 # The tests set it to "cpu", for the interpreter.
 DEVICE_TYPE = "cuda"
 LEAST_CAPABILITY = (8, 0)
-# From so many rows on, a thread of the GPU holds a row: fewer would leave most of it idle.
+# From so many rows on, a thread of the GPU may hold a row: fewer would leave most of it idle.
 MANY_ROWS = 2**13
 # The backward kernel of the likelihood holds so many labels of a row.
 MOST_LABELS = 4

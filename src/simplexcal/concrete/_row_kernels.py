@@ -1,10 +1,9 @@
-"""Triton kernels in which a thread holds a row: what GPUs do for many rows.
+"""Triton kernels in which a thread holds a row: for many rows with few classes on a GPU.
 
-A thread goes from the sums over the classes through the kernel at ρ and the nodes to the
-coefficients of the mean in its registers, with constants of ``_row_tables`` as factors, so that
-nearly every instruction is a fused multiply-add. With few classes it also goes through them; with
-many, a warp goes through the classes of some rows in kernels before and after, and the sums and the
-coefficients wait in the row of the result.
+A thread goes through the classes, the kernel at ρ and the nodes in its registers, with the numbers
+of ``_row_tables`` as constants of the code, so that nearly every instruction is a fused
+multiply-add: a third of the instructions of ``_triton_kernels``, no barrier and no exchange between
+threads.
 
 The formulas are those of ``_potential``. Every product is float32, out of reach of TF32. A tuple
 holds a number of each row for each polynomial, function or node.
@@ -40,8 +39,6 @@ N_SUMS = tl.constexpr(_row_tables.N_SUMS)
 N_BLOCKS = tl.constexpr(-(-_row_tables.N_SUMS // _row_tables.N_IN_BLOCK))
 SPACING = tl.constexpr(_row_tables.SPACING)
 LOG_SPACING = tl.constexpr(math.log(_row_tables.SPACING))
-# Numbers that a row of the result holds between the kernels: the sums, then largest and best.
-N_HELD = tl.constexpr(_row_tables.N_SUMS + 2)
 TO_UNIT = tl.constexpr(2.0 / LAST_RATIO)
 SERIES = tl.constexpr(_row_tables.SERIES)
 COLLECT = tl.constexpr(_row_tables.COLLECT)
@@ -297,7 +294,7 @@ def _normalised(c, sums):
     return result, tl.where(best > 1.0, 1.0, best)
 
 
-# --- few classes: one kernel ----------------------------------------------------------------------
+# --- the moments ----------------------------------------------------------------------
 
 
 @triton.jit(do_not_specialize=["n_rows", "n_classes", "row_stride", "temperature_stride"])
@@ -371,7 +368,7 @@ def few_classes_kernel(
         at_slope += apart
 
 
-# --- few classes: the inversion -------------------------------------------------------------------
+# --- the inversion -------------------------------------------------------------------
 
 
 @triton.jit
@@ -478,143 +475,3 @@ def invert_few_classes_kernel(
 def _clamp(x, least):
     # NaN stays.
     return tl.where(x < least, least, x)
-
-
-# --- many classes: three kernels ------------------------------------------------------------------
-
-
-@triton.jit(do_not_specialize=["n_rows", "n_classes", "row_stride", "temperature_stride"])
-def sums_kernel(
-    logits,
-    temperature,
-    held,
-    n_rows,
-    n_classes,
-    row_stride,
-    temperature_stride,
-    block_rows: tl.constexpr,
-    block_classes: tl.constexpr,
-):
-    """Store the sums and the largest logit of each row at the start of its row of the result."""
-    row = tl.program_id(0).to(tl.int64) * block_rows + tl.arange(0, block_rows)
-    row_mask = row < n_rows
-    at_temperature = temperature + row * temperature_stride
-    inverse_scale, _ratio = _temperatures(at_temperature, row_mask)
-    at_row = logits + row * row_stride
-    largest = tl.full((block_rows, block_classes), float("-inf"), tl.float32)
-    for start in range(0, n_classes, block_classes):
-        k = start + tl.arange(0, block_classes)
-        mask = row_mask[:, None] & (k < n_classes)[None, :]
-        x = tl.load(at_row[:, None] + k[None, :], mask=mask, other=float("-inf"))
-        largest = tl.maximum(largest, x)
-    largest = tl.where(row_mask, tl.max(largest, 1), 0.0)
-    zero = tl.zeros((block_rows, block_classes), tl.float32)
-    sums = (zero, zero)
-    for _ in tl.static_range(2, N_SUMS):
-        sums = sums + (zero,)
-    for start in range(0, n_classes, block_classes):
-        k = start + tl.arange(0, block_classes)
-        mask = row_mask[:, None] & (k < n_classes)[None, :]
-        x = tl.load(at_row[:, None] + k[None, :], mask=mask, other=float("-inf"))
-        weight, u = _place(x, largest[:, None], inverse_scale[:, None])
-        sums = _add_polynomials(sums, weight, u)
-    to = held + row * n_classes
-    for p in tl.static_range(0, N_SUMS):
-        tl.store(to + p, tl.sum(sums[p], 1), mask=row_mask)
-    tl.store(to + N_SUMS, largest, mask=row_mask)
-
-
-@triton.jit(do_not_specialize=["n_rows", "n_classes", "temperature_stride"])
-def coefficients_kernel(
-    temperature, held, n_rows, n_classes, temperature_stride, block_rows: tl.constexpr
-):
-    """Put the coefficients of the mean where its sums are, and then its largest number."""
-    row = tl.program_id(0).to(tl.int64) * block_rows + tl.arange(0, block_rows)
-    row_mask = row < n_rows
-    _inverse_scale, ratio = _temperatures(temperature + row * temperature_stride, row_mask)
-    place = tl.arange(0, 32)
-    at = held + row[:, None] * n_classes + place[None, :]
-    mask = row_mask[:, None] & (place < N_HELD)[None, :]
-    numbers = _split(tl.load(at, mask=mask, other=1.0), block_rows)
-    c, _value, _collected, _projected = _coefficients(numbers, ratio)
-    c, best = _normalised(c, numbers)
-    tl.store(at, _join(c + (numbers[N_SUMS], best), N_HELD), mask=mask)
-
-
-@triton.jit
-def _split(tile, block_rows: tl.constexpr):
-    """Return the 32 columns of a tile; one load is compiled much faster than 32."""
-    tiles = (tl.reshape(tile, (block_rows, 2, 2, 2, 2, 2)),)
-    for level in tl.static_range(0, 5):
-        even = ()
-        odd = ()
-        for i in tl.static_range(0, 2**level):
-            first, second = tl.split(tiles[i])
-            even = even + (first,)
-            odd = odd + (second,)
-        tiles = even + odd
-    return tiles
-
-
-@triton.jit
-def _join(columns, n: tl.constexpr):
-    """Return a tile of 32 columns, of which n are given; the last of them stands for the others."""
-    tiles = columns
-    for _ in tl.static_range(n, 32):
-        tiles = tiles + (columns[n - 1],)
-    for level in tl.static_range(0, 5):
-        joined = ()
-        for i in tl.static_range(0, 16 // 2**level):
-            joined = joined + (tl.join(tiles[i], tiles[i + 16 // 2**level]),)
-        tiles = joined
-    return tl.reshape(tiles[0], (columns[0].shape[0], 32))
-
-
-@triton.jit
-def _loaded(at, row_mask):
-    """Return the sums, or the coefficients, of each row."""
-    result = (tl.load(at, mask=row_mask, other=1.0), tl.load(at + 1, mask=row_mask, other=1.0))
-    for p in tl.static_range(2, N_SUMS):
-        result = result + (tl.load(at + p, mask=row_mask, other=1.0),)
-    return result
-
-
-@triton.jit(do_not_specialize=["n_rows", "n_classes", "row_stride", "temperature_stride"])
-def mean_kernel(
-    logits,
-    temperature,
-    mean,
-    n_rows,
-    n_classes,
-    row_stride,
-    temperature_stride,
-    block_rows: tl.constexpr,
-    block_classes: tl.constexpr,
-):
-    """Replace what a row of the result holds by the mean."""
-    row = tl.program_id(0).to(tl.int64) * block_rows + tl.arange(0, block_rows)
-    row_mask = row < n_rows
-    at_temperature = temperature + row * temperature_stride
-    inverse_scale, _ratio = _temperatures(at_temperature, row_mask)
-    at_row = logits + row * row_stride
-    to_row = mean + row * n_classes
-    c = _as_columns(_loaded(to_row, row_mask))
-    largest = tl.load(to_row + N_SUMS, mask=row_mask, other=0.0)[:, None]
-    best = tl.load(to_row + N_SUMS + 1, mask=row_mask, other=1.0)[:, None]
-    # Each thread has read the coefficients before another writes over them.
-    tl.debug_barrier()
-    for start in range(0, n_classes, block_classes):
-        k = start + tl.arange(0, block_classes)
-        mask = row_mask[:, None] & (k < n_classes)[None, :]
-        x = tl.load(at_row[:, None] + k[None, :], mask=mask, other=float("-inf"))
-        weight, u = _place(x, largest, inverse_scale[:, None])
-        found = _mean_of_classes(c, weight, u, x, largest, best)
-        tl.store(to_row[:, None] + k[None, :], found, mask=mask)
-
-
-@triton.jit
-def _as_columns(c):
-    result = (c[0][:, None], c[1][:, None])
-    for p in tl.static_range(2, N_SUMS):
-        result = result + (c[p][:, None],)
-    return result

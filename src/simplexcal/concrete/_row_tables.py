@@ -28,8 +28,8 @@ RESOLUTION = Resolution(
     ratio_rank=14,
     node_rank=13,
 )
-# Nodes and functions are those for so many classes; fewer need no other.
-MOST_CLASSES = 1024
+# The nodes are those for so many classes. With more, a thread would be busy with them for too long.
+MOST_CLASSES = 32
 # The polynomials are T_4j T_i with i < 4, which need fewer operations than T_p.
 N_IN_BLOCK = 4
 # Sums over the classes: one more than the polynomials of φ, for the mean has one more.

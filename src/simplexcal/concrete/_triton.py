@@ -1,7 +1,7 @@
 """The moments by fused GPU kernels: no array of rows × polynomials or rows × nodes.
 
-In the kernels of ``_row_kernels`` a thread holds a row; they are for many rows. In those of
-``_triton_kernels`` the threads of a warp share some rows; they are for fewer rows, and for
+In the kernels of ``_row_kernels`` a thread holds a row; they are for many rows of few classes. In
+those of ``_triton_kernels`` the threads of a warp share some rows; they are for all others, and for
 gradients. Here are the tables that the latter read, and the calls of both.
 
 The kernel at ρ, a small matrix (R, Z), is a polynomial in each of some pieces of [0, 1], which are
@@ -42,8 +42,6 @@ MANY_CLASSES = 256
 N_WARPS = 4
 # Rows of a warp, each in a thread.
 WARP_ROWS = 32
-# With so many classes, a thread that holds a row goes through its classes too.
-FEW_CLASSES = 32
 
 
 class Tables(NamedTuple):
@@ -154,12 +152,9 @@ def moments(logits: Tensor, temperature: Tensor, with_slope: bool) -> tuple[Tens
     value = logits.new_empty(n_values)
     slope = logits.new_empty(n_values)
     rows = _with_adjacent_classes(logits)
-    if _are_many(logits) and logits.shape[1] <= FEW_CLASSES:
+    if _suits_threads(logits):
         results = {"mean": mean, "value": value, "slope": slope, "with_slope": with_slope}
         _launch_rows(_row_kernels.few_classes_kernel, rows, temperature, logits=rows, **results)
-        return mean, value, slope
-    if _are_many(logits) and not with_slope:
-        _mean_of_many(rows, temperature, mean)
         return mean, value, slope
     t = tables(logits.shape[1], logits.device)
     _launch(
@@ -175,23 +170,9 @@ def moments(logits: Tensor, temperature: Tensor, with_slope: bool) -> tuple[Tens
     return mean, value, slope
 
 
-def _are_many(logits: Tensor) -> bool:
-    return len(logits) >= _fused.MANY_ROWS and logits.shape[1] <= _row_tables.MOST_CLASSES
-
-
-def _mean_of_many(logits: Tensor, temperature: Tensor, mean: Tensor) -> None:
-    """Write the mean (N, K) of many rows with many classes."""
-    n, k = logits.shape
-    sizes = {"n_rows": n, "n_classes": k, "temperature_stride": temperature.stride(0)}
-    blocks = {"block_rows": BLOCK_ROWS, "block_classes": 2 * BLOCK_CLASSES, "num_warps": N_WARPS}
-    strided = {"logits": logits, "row_stride": logits.stride(0), **sizes, **blocks}
-    grid = (math.ceil(n / BLOCK_ROWS),)
-    with torch.cuda.device_of(logits):
-        _row_kernels.sums_kernel[grid](temperature=temperature, held=mean, **strided)
-        _row_kernels.coefficients_kernel[(math.ceil(n / WARP_ROWS),)](
-            temperature=temperature, held=mean, block_rows=WARP_ROWS, num_warps=1, **sizes
-        )
-        _row_kernels.mean_kernel[grid](temperature=temperature, mean=mean, **strided)
+def _suits_threads(rows: Tensor) -> bool:
+    """Return whether a thread shall hold a row: with many rows of few classes."""
+    return len(rows) >= _fused.MANY_ROWS and rows.shape[1] <= _row_tables.MOST_CLASSES
 
 
 def log_mean_at(logits: Tensor, temperature: Tensor, labels: Tensor) -> Tensor:
@@ -286,7 +267,7 @@ def invert(log_mean: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor, Tenso
     location = log_mean.new_empty(n, k)
     value = log_mean.new_empty(n)
     slope = log_mean.new_empty(n)
-    if _are_many(log_mean) and k <= FEW_CLASSES:
+    if _suits_threads(log_mean):
         rows = _with_adjacent_classes(log_mean)
         _launch_rows(
             _row_kernels.invert_few_classes_kernel,
