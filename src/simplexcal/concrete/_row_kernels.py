@@ -146,8 +146,8 @@ def _mean_of_classes(c, weight, u, x, largest, best):
 
 
 @triton.jit
-def _product(values, table: tl.constexpr, start: tl.constexpr, step: tl.constexpr, n: tl.constexpr):
-    """Return Σ_i values_i table[start + i step]."""
+def _product(values, table, start: tl.constexpr, step: tl.constexpr, n: tl.constexpr):
+    """Return Σ_i values_i table[start + i step], of a table of constants or of numbers of rows."""
     total = values[0] * table[start]
     for i in tl.static_range(1, n):
         total += values[i] * table[start + i * step]
@@ -157,7 +157,7 @@ def _product(values, table: tl.constexpr, start: tl.constexpr, step: tl.constexp
 @triton.jit
 def _products(
     values,
-    table: tl.constexpr,
+    table,
     apart: tl.constexpr,
     step: tl.constexpr,
     n: tl.constexpr,
@@ -189,40 +189,6 @@ def _kernel_at(ratio):
             more = more + (result[i] + this * SERIES[t * RZ + i],)
         result = more
     return result
-
-
-@triton.jit
-def _apply(collected, kernel):
-    """Return Σ_r collected_r kernel_rz for each z."""
-    result = (_of_column(collected, kernel, 0), _of_column(collected, kernel, 1))
-    for z in tl.static_range(2, Z):
-        result = result + (_of_column(collected, kernel, z),)
-    return result
-
-
-@triton.jit
-def _of_column(collected, kernel, z: tl.constexpr):
-    total = collected[0] * kernel[z]
-    for r in tl.static_range(1, R):
-        total += collected[r] * kernel[r * Z + z]
-    return total
-
-
-@triton.jit
-def _apply_transposed(projected, kernel):
-    """Return Σ_z kernel_rz projected_z for each r."""
-    result = (_of_line(projected, kernel, 0), _of_line(projected, kernel, 1))
-    for r in tl.static_range(2, R):
-        result = result + (_of_line(projected, kernel, r),)
-    return result
-
-
-@triton.jit
-def _of_line(projected, kernel, r: tl.constexpr):
-    total = projected[0] * kernel[r * Z]
-    for z in tl.static_range(1, Z):
-        total += projected[z] * kernel[r * Z + z]
-    return total
 
 
 @triton.jit
@@ -274,8 +240,8 @@ def _coefficients(sums, ratio):
     """Return the coefficients of the unnormalised mean, the value, and what the slope needs."""
     kernel = _kernel_at(ratio)
     collected = _products(sums, COLLECT, 1, R, N_SUMS, R)
-    projected, value = _project(_apply(collected, kernel))
-    adjoint = _apply_transposed(projected, kernel)
+    projected, value = _project(_products(collected, kernel, 1, Z, R, Z))
+    adjoint = _products(projected, kernel, Z, 1, Z, R)
     c = _products(adjoint, SHARE, 1, N_SUMS, R, N_SUMS)
     return c, value, collected, projected
 
@@ -435,8 +401,8 @@ def invert_few_classes_kernel(
         for _ in range(n_steps):
             sums = _sums_of_locations(location + row * n_classes, n_classes, row_mask, top)
             collected = _products(sums, COLLECT, 1, R, N_SUMS, R)
-            projected, _total = _project(_apply(collected, kernel))
-            adjoint = _apply_transposed(projected, kernel)
+            projected, _total = _project(_products(collected, kernel, 1, Z, R, Z))
+            adjoint = _products(projected, kernel, Z, 1, Z, R)
             c = _products(adjoint, SHARE, 1, N_SUMS, R, N_SUMS)
             e = _products(adjoint, CURVE, 1, N_SUMS + 1, R, N_SUMS + 1)
             highest = tl.full((block_rows,), float("-inf"), tl.float32)
@@ -458,7 +424,7 @@ def invert_few_classes_kernel(
             top = highest
         sums = _sums_of_locations(location + row * n_classes, n_classes, row_mask, top)
         collected = _products(sums, COLLECT, 1, R, N_SUMS, R)
-        projected, total = _project(_apply(collected, kernel))
+        projected, total = _project(_products(collected, kernel, 1, Z, R, Z))
         tl.store(at_value, SPACING * total, mask=row_mask)
         tl.store(at_slope, SPACING * _slope(collected, projected, ratio), mask=row_mask)
         to = location + row * n_classes
