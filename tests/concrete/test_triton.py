@@ -44,6 +44,14 @@ MANY = [(8200, 2), (8193, 10), (8192, 32), (8192, 33)]
 SIZES = [(1, 2), (1000, 3), (333, 10), (64, 16), (100, 37), (50, 255), (50, 257), (20, 21841)]
 
 
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [("2.4.0", False), ("2.7.1+cu126", False), ("2.8.0", True), ("2.13.0+cpu", True)],
+)
+def test_the_kernels_need_the_triton_of_torch_2_8(version: str, expected: bool) -> None:
+    assert _fused.is_new_enough(version) == expected
+
+
 # --- in the interpreter ---------------------------------------------------------------------------
 
 

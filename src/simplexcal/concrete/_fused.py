@@ -1,7 +1,8 @@
 """Where fused GPU kernels take the place of the reference, operators of torch.
 
 They are used for float32 on CUDA devices from compute capability 8.0 on, where triton is installed,
-as PyTorch's CUDA builds do. SIMPLEXCAL_TRITON=0 in the environment, when simplexcal is imported,
+as PyTorch's CUDA builds do, and PyTorch is 2.8 or newer: the triton of older ones cannot compile
+them. SIMPLEXCAL_TRITON=0 in the environment, when simplexcal is imported,
 switches them off. The gradients of value and slope, derivatives of derivatives, ``torch.func`` and
 derivatives in forward mode are left to the reference, and so is ``torch.export``, whose graph shall
 run wherever torch does (but for ``strict=True``, which torch does not tell from ``torch.compile``).
@@ -18,7 +19,24 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 VARIABLE = "SIMPLEXCAL_TRITON"
-IS_ON = os.environ.get(VARIABLE) != "0" and find_spec("triton") is not None
+LEAST_TORCH = (2, 8)
+
+
+def is_new_enough(torch_version: str) -> bool:
+    """Return whether the triton of a version of PyTorch can compile the kernels.
+
+    Args:
+        torch_version: Such as "2.13.0+cu130".
+    """
+    major, minor = torch_version.split(".")[:2]
+    return (int(major), int(minor)) >= LEAST_TORCH
+
+
+IS_ON = (
+    os.environ.get(VARIABLE) != "0"
+    and find_spec("triton") is not None
+    and is_new_enough(torch.__version__)
+)
 # The tests set it to "cpu", for the interpreter.
 DEVICE_TYPE = "cuda"
 LEAST_CAPABILITY = (8, 0)
