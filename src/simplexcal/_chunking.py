@@ -10,8 +10,8 @@ from torch import Tensor
 # Numbers held at a time: as many as fit into a cache, and as many as occupy a GPU. In smaller
 # chunks the threads of a scoring run would wait more often for Python's lock.
 CHUNK = {"cpu": 2**21, "cuda": 2**27}
-# Bytes; glibc learns nothing from a larger block.
-LARGEST_LESSON = 31 * 2**20
+# Bytes; the dynamic threshold of glibc's malloc does not grow beyond 32 MiB.
+LARGEST_BLOCK = 31 * 2**20
 
 
 def in_chunks(
@@ -46,7 +46,7 @@ def _keep_freed_memory() -> None:
     far. The next chunk then pays for each page anew, which can double its time. One large block,
     freed without being touched, ends that. Other C libraries take no notice.
     """
-    torch.empty(LARGEST_LESSON, dtype=torch.uint8)
+    torch.empty(LARGEST_BLOCK, dtype=torch.uint8)
 
 
 def map_rows(function: Callable[..., Tensor], rows: Tensor, *others: Tensor, width: int) -> Tensor:
