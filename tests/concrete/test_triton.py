@@ -39,7 +39,8 @@ Concrete.from_mean(torch.full((2, 3), 1 / 3), 1.0)
 moments_of_mean(torch.full((2, 3), 1 / 3), torch.ones(2))
 print(*(x for x in set(sys.modules) - before if "triton" in x or "fused_operators" in x))
 """
-# So many rows that a thread holds each.
+# So many rows that a thread may hold each.
+MANY_ROWS = 2**13
 MANY = [(8200, 2), (8193, 10), (8192, 32), (8192, 33)]
 SIZES = [(1, 2), (1000, 3), (333, 10), (64, 16), (100, 37), (50, 255), (50, 257), (20, 21841)]
 
@@ -185,7 +186,8 @@ def same_kernel(function: Callable[..., Any], *arguments: Any) -> tuple[Any, Any
 
 @NEEDS_CUDA
 @pytest.mark.parametrize(("n", "k"), SIZES + MANY)
-def test_moments_equal_the_reference(n: int, k: int) -> None:
+def test_moments_equal_the_reference(n: int, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_fused, "MANY_ROWS", MANY_ROWS)
     rows = make_rows(n, k)
     assert _fused.applies(*rows)
     found, exact = same_kernel(_potential.potential, *rows)
@@ -274,7 +276,7 @@ def test_function_transforms_are_those_of_the_reference() -> None:
 
 
 @NEEDS_CUDA
-@pytest.mark.parametrize("many_rows", [1, _fused.MANY_ROWS])
+@pytest.mark.parametrize("many_rows", [1, MANY_ROWS])
 @pytest.mark.parametrize("k", [4, 400])
 def test_the_largest_logit_has_strictly_the_largest_mean(
     k: int, many_rows: int, monkeypatch: pytest.MonkeyPatch
@@ -289,7 +291,7 @@ def test_the_largest_logit_has_strictly_the_largest_mean(
 
 
 @NEEDS_CUDA
-@pytest.mark.parametrize("many_rows", [1, _fused.MANY_ROWS])
+@pytest.mark.parametrize("many_rows", [1, MANY_ROWS])
 def test_masked_classes_have_no_mean(many_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_fused, "MANY_ROWS", many_rows)
     logits, temperature = make_rows(40, 30)
@@ -302,7 +304,7 @@ def test_masked_classes_have_no_mean(many_rows: int, monkeypatch: pytest.MonkeyP
 
 
 @NEEDS_CUDA
-@pytest.mark.parametrize("many_rows", [1, _fused.MANY_ROWS])
+@pytest.mark.parametrize("many_rows", [1, MANY_ROWS])
 def test_nan_stays_in_its_row(many_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_fused, "MANY_ROWS", many_rows)
     logits, temperature = make_rows(40, 30)
@@ -329,7 +331,8 @@ def test_memory_may_lie_in_any_order() -> None:
 
 
 @NEEDS_CUDA
-def test_rows_beyond_32_bits() -> None:
+def test_rows_beyond_32_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_fused, "MANY_ROWS", MANY_ROWS)
     n, k = 2**28 + 40, 8  # 2**31 numbers and some more
     if torch.cuda.mem_get_info()[0] < 8 * n * k + 2**31:
         pytest.skip("needs 20 GB of device memory")
@@ -399,7 +402,10 @@ def test_a_compiled_gradient_is_the_eager_one() -> None:
 
 @NEEDS_CUDA
 @pytest.mark.parametrize(("n", "k"), SIZES + MANY)
-def test_the_mean_at_the_location_is_the_given_one(n: int, k: int) -> None:
+def test_the_mean_at_the_location_is_the_given_one(
+    n: int, k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_fused, "MANY_ROWS", MANY_ROWS)
     logits, temperature = make_rows(n, k)
     probs = (logits.double() / 2).softmax(-1)
     found = Concrete.from_mean(probs.float(), temperature)

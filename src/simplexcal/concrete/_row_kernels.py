@@ -236,14 +236,12 @@ def _slope(collected, projected, ratio):
 
 
 @triton.jit
-def _coefficients(sums, ratio):
-    """Return the coefficients of the unnormalised mean, the value, and what the slope needs."""
-    kernel = _kernel_at(ratio)
+def _integrate(sums, kernel):
+    """Return Σ_k e^a_k φ(a_k), the integrals for each function of z and each φ, and the value."""
     collected = _products(sums, COLLECT, 1, R, N_SUMS, R)
     projected, value = _project(_products(collected, kernel, 1, Z, R, Z))
     adjoint = _products(projected, kernel, Z, 1, Z, R)
-    c = _products(adjoint, SHARE, 1, N_SUMS, R, N_SUMS)
-    return c, value, collected, projected
+    return collected, projected, adjoint, value
 
 
 @triton.jit
@@ -260,7 +258,7 @@ def _normalised(c, sums):
     return result, tl.where(best > 1.0, 1.0, best)
 
 
-# --- the moments ----------------------------------------------------------------------
+# --- the moments ----------------------------------------------------------------------------------
 
 
 @triton.jit(do_not_specialize=["n_rows", "n_classes", "row_stride", "temperature_stride"])
@@ -306,7 +304,8 @@ def few_classes_kernel(
             sums = _add_polynomials(sums, weight_next, u_next)
             at += 2
             at_next += 2
-        c, total, collected, projected = _coefficients(sums, ratio)
+        collected, projected, adjoint, total = _integrate(sums, _kernel_at(ratio))
+        c = _products(adjoint, SHARE, 1, N_SUMS, R, N_SUMS)
         if with_slope:
             tl.store(at_value, SPACING * total, mask=row_mask)
             tl.store(at_slope, SPACING * _slope(collected, projected, ratio), mask=row_mask)
@@ -334,7 +333,7 @@ def few_classes_kernel(
         at_slope += apart
 
 
-# --- the inversion -------------------------------------------------------------------
+# --- the inversion --------------------------------------------------------------------------------
 
 
 @triton.jit
@@ -400,9 +399,7 @@ def invert_few_classes_kernel(
         top = tl.zeros((block_rows,), tl.float32)
         for _ in range(n_steps):
             sums = _sums_of_locations(location + row * n_classes, n_classes, row_mask, top)
-            collected = _products(sums, COLLECT, 1, R, N_SUMS, R)
-            projected, _total = _project(_products(collected, kernel, 1, Z, R, Z))
-            adjoint = _products(projected, kernel, Z, 1, Z, R)
+            _collected, _projected, adjoint, _total = _integrate(sums, kernel)
             c = _products(adjoint, SHARE, 1, N_SUMS, R, N_SUMS)
             e = _products(adjoint, CURVE, 1, N_SUMS + 1, R, N_SUMS + 1)
             highest = tl.full((block_rows,), float("-inf"), tl.float32)
@@ -423,8 +420,7 @@ def invert_few_classes_kernel(
                 to += 1
             top = highest
         sums = _sums_of_locations(location + row * n_classes, n_classes, row_mask, top)
-        collected = _products(sums, COLLECT, 1, R, N_SUMS, R)
-        projected, total = _project(_products(collected, kernel, 1, Z, R, Z))
+        collected, projected, _adjoint, total = _integrate(sums, kernel)
         tl.store(at_value, SPACING * total, mask=row_mask)
         tl.store(at_slope, SPACING * _slope(collected, projected, ratio), mask=row_mask)
         to = location + row * n_classes
